@@ -74,8 +74,8 @@ std::map<std::string, fs::path> files_by_stem(const fs::path& folder, std::strin
   return files;
 }
 
-/// Returns the possible stems of the labels file for an images file.
-std::vector<std::string> labels_stems(const fs::path& images) {
+/// Returns the stem of the labels file for an images file.
+std::string labels_stem(const fs::path& images) {
   std::string stem = stem_of(images);
   if (!replace_last(stem, "images", "labels")) {
     fail_data(
@@ -83,14 +83,8 @@ std::vector<std::string> labels_stems(const fs::path& images) {
         "specify the labels file too",
         images.string());
   }
-  const std::size_t type = std::max(stem.rfind("idx3") + 1, stem.rfind("idx4") + 1);
-  if (type == 0) return {stem};
-  const std::string begin = stem.substr(0, type - 1);
-  const std::string rest = stem.substr(type + 3);
-  // Another extension, as in train-images.idx3-ubyte.partial, is not a type name.
-  if (rest.find('.') != std::string::npos) return {begin + "idx1" + rest};
-  return {begin + "idx1" + rest, begin + "idx1-ubyte", begin + "idx1-int",
-          begin + "idx2-int"};  // QMNIST's
+  if (!replace_last(stem, "idx3", "idx1")) replace_last(stem, "idx4", "idx1");
+  return stem;
 }
 
 /// Finds the labels next to the images or, if the name of their folder contains "images", next to
@@ -98,8 +92,8 @@ std::vector<std::string> labels_stems(const fs::path& images) {
 std::optional<fs::path> labels_of(const fs::path& images) {
   const fs::path folder = images.parent_path();
   const auto files = files_by_stem(folder, "labels");
-  for (const std::string& stem : labels_stems(images)) {
-    if (const auto found = files.find(stem); found != files.end()) return found->second;
+  if (const auto found = files.find(labels_stem(images)); found != files.end()) {
+    return found->second;
   }
   if (folder.filename().string().find("images") == std::string::npos) return std::nullopt;
   return labels_of(folder);
@@ -111,7 +105,7 @@ bool has_labels(const std::pair<const std::string, fs::path>& images) {
 
 fs::path find_labels(const fs::path& images) {
   if (auto found = labels_of(images)) return *found;
-  const fs::path labels = images.parent_path() / labels_stems(images).front();
+  const fs::path labels = images.parent_path() / labels_stem(images);
   fail_data("{}: its labels are missing; looked for {} and the same with .gz", images.string(),
             labels.string());
 }
@@ -129,7 +123,7 @@ std::string without_images(const fs::path& folder) {
 fs::path images_in(const fs::path& folder, SplitName split) {
   const auto& prefixes = names_of(split).prefixes;
   const SplitName other = split == SplitName::kTrain ? SplitName::kTest : SplitName::kTrain;
-  // At the start of the name or of a part of it, as in qmnist-train-images-idx3-ubyte.
+  // At the start of the name or of a part of it, as in emnist-letters-train-images-idx3-ubyte.
   const auto begins_with = [](const std::vector<std::string_view>& wanted) {
     return [&wanted](const auto& file) {
       return std::ranges::any_of(wanted, [&](std::string_view prefix) {

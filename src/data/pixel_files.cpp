@@ -6,17 +6,13 @@
 #include "base/system.h"
 #include "data/gzip_stream.h"
 #include "data/sources.h"
+#include "imaging/formats.h"
 
 namespace mnist_train::data {
 
 namespace {
 
-// Codes of the element types; multi-byte numbers are big-endian.
-constexpr std::uint8_t kUnsignedByte = 0x08;
-constexpr std::uint8_t kSignedByte = 0x09;
-constexpr std::uint8_t kSignedShort = 0x0B;
-constexpr std::uint8_t kSignedInt = 0x0C;
-
+constexpr std::uint8_t kUnsignedByte = 0x08;  // code of the element type
 constexpr std::size_t kMaxDimensions = 4;
 constexpr std::size_t kMostHeaderBytes = 4 + 4 * kMaxDimensions;
 
@@ -26,16 +22,8 @@ constexpr std::size_t kMostHeaderBytes = 4 + 4 * kMaxDimensions;
 constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
 
-/// Returns a big-endian integer, in two's complement if signed.
-std::int64_t number_in(Bytes bytes, bool is_signed) {
-  std::int64_t number = 0;
-  for (const std::uint8_t byte : bytes) number = number * 256 + byte;
-  const std::int64_t most = std::int64_t{1} << (8 * bytes.size() - 1);
-  return is_signed && number >= most ? number - 2 * most : number;
-}
-
-/// An opened IDX file of 8-, 16- or 32-bit integers, with a checked header and unread values.
-/// Compression is detected by content, not by file name.
+/// An opened IDX file of unsigned bytes, with a checked header and unread values. Compression is
+/// detected by content, not by file name.
 class IdxReader {
  public:
   explicit IdxReader(const fs::path& path)
@@ -48,8 +36,6 @@ class IdxReader {
 
   const std::string& name() const { return name_; }
   const std::vector<std::int64_t>& shape() const { return shape_; }
-  /// Returns whether the elements are unsigned bytes.
-  bool holds_bytes() const { return type_ == kUnsignedByte; }
 
   void require_dimensions(bool fits, const char* expected) const {
     if (fits) return;
@@ -83,24 +69,15 @@ class IdxReader {
     return {shape_, content.subspan(header_.size()), memory};
   }
 
-  /// Reads every `stride`-th element as a number in [0, limit). Throws Error(kData) for a number
-  /// outside, with its offset and `what` it is.
-  std::vector<std::int32_t> read_numbers(std::size_t stride, std::int64_t limit,
-                                         const char* what) const {
+  /// Reads labels in [0, limit). Throws Error(kData) for a greater one, with its offset.
+  std::vector<std::int32_t> read_labels(std::int64_t limit) const {
     const IdxFile file = read();
-    const std::size_t bytes = element_bytes();
-    const std::size_t of_sample = size_ / bytes / static_cast<std::size_t>(shape_[0]);
-    std::vector<std::int32_t> numbers(size_ / bytes / stride);
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const std::int64_t number =
-          number_in(file.values.subspan(i * stride * bytes, bytes), !holds_bytes());
-      if (number < 0 || number >= limit) {
-        fail(header_.size() + i * stride * bytes, "{} {} of sample {}, expected 0 to {}", what,
-             number, i * stride / of_sample, limit - 1);
-      }
-      numbers[i] = static_cast<std::int32_t>(number);
+    for (std::size_t i = 0; i < size_; ++i) {
+      if (file.values[i] < limit) continue;
+      fail(header_.size() + i, "label {} of sample {}, expected 0 to {}", file.values[i], i,
+           limit - 1);
     }
-    return numbers;
+    return {file.values.begin(), file.values.end()};
   }
 
  private:
@@ -122,22 +99,17 @@ class IdxReader {
            fmt::join(header_, " "));
     }
     require(4);
-    type_ = header_[2];
-    if (type_ != kUnsignedByte && type_ != kSignedByte && type_ != kSignedShort &&
-        type_ != kSignedInt) {
-      fail(2,
-           "the element type is 0x{:02x}; only integers of 8, 16 or 32 bits are supported (0x08, "
-           "0x09, 0x0b, 0x0c)",
-           type_);
+    if (header_[2] != kUnsignedByte) {
+      fail(2, "the element type is 0x{:02x}; only unsigned bytes (0x08) are supported", header_[2]);
     }
     if (header_[3] < 1 || header_[3] > kMaxDimensions) {
       fail(3, "the header states {} dimensions, expected 1 to 4", header_[3]);
     }
-    size_ = element_bytes();
+    size_ = 1;
     for (std::size_t dimension = 1; dimension <= header_[3]; ++dimension) {
       const std::size_t offset = 4 * dimension;
       require(offset + 4);
-      const std::int64_t extent = number_in(Bytes(header_).subspan(offset, 4), /*is_signed=*/false);
+      const std::int64_t extent = imaging::big_endian(header_, offset, 4);
       if (extent == 0) fail(offset, "dimension {} is 0, expected at least 1", dimension);
       if (__builtin_mul_overflow(size_, static_cast<std::size_t>(extent), &size_) ||
           size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMostHeaderBytes) {
@@ -170,11 +142,6 @@ class IdxReader {
          shape_text(), header_.size() + size_);
   }
 
-  std::size_t element_bytes() const {
-    if (type_ == kSignedInt) return 4;
-    return type_ == kSignedShort ? 2 : 1;
-  }
-
   std::string shape_text() const { return fmt::format("{}", fmt::join(shape_, " x ")); }
 
   template <class... Values>
@@ -188,14 +155,9 @@ class IdxReader {
   std::shared_ptr<const MappedFile> file_;
   bool is_gzip_;
   Buffer header_;
-  std::uint8_t type_ = 0;  // of the elements
   std::vector<std::int64_t> shape_;
-  std::size_t size_ = 0;  // of all values, in bytes
+  std::size_t size_ = 0;  // number of values
 };
-
-// QMNIST's labels are eight numbers per sample, the first of which is the class
-// (https://github.com/facebookresearch/qmnist).
-constexpr std::int64_t kQmnistColumns = 8;
 
 class IdxSource : public ImageSource {
  public:
@@ -219,9 +181,9 @@ class IdxSource : public ImageSource {
     return labels_name_ + ": sample " + std::to_string(sample);
   }
 
-  /// Decompresses or converts the whole file.
+  /// Decompresses the whole file.
   void load() const override {
-    std::call_once(once_, [this] { pixels_ = read_pixels(); });
+    std::call_once(once_, [this] { pixels_ = images_.read(); });
   }
 
   Bytes read(std::int64_t sample, Buffer& /*buffer*/) const override {
@@ -231,26 +193,15 @@ class IdxSource : public ImageSource {
   }
 
  private:
-  /// Returns the pixels as bytes, whatever their stored integer type.
-  IdxFile read_pixels() const {
-    constexpr std::int64_t kPixelValues = 256;
-    if (images_.holds_bytes()) return images_.read();
-    const auto numbers = images_.read_numbers(/*stride=*/1, kPixelValues, "pixel");
-    const auto bytes = std::make_shared<Buffer>(numbers.begin(), numbers.end());
-    return {images_.shape(), *bytes, bytes};
-  }
-
   void read_labels(const fs::path& path, std::int64_t max_classes) {
     const IdxReader reader(path);
     const auto& shape = reader.shape();
-    const bool is_table = shape.size() == 2 && shape[1] == kQmnistColumns && !reader.holds_bytes();
-    reader.require_dimensions(shape.size() == 1 || is_table,
-                              "1 (labels), or QMNIST's labels x 8 integers");
+    reader.require_dimensions(shape.size() == 1, "1 (labels)");
     if (shape[0] != images_.shape()[0]) {
       imaging::fail_at(reader.name(), 4, "{} labels, but {} has {} images", shape[0], name_,
                        images_.shape()[0]);
     }
-    labels_ = reader.read_numbers(is_table ? kQmnistColumns : 1, max_classes, "label");
+    labels_ = reader.read_labels(max_classes);
     classes_ = max_classes < kMostClasses
                    ? max_classes
                    : std::int64_t{*std::max_element(labels_.begin(), labels_.end())} + 1;

@@ -303,10 +303,10 @@ std::string fetch_command(const settings::NamedDataset& dataset);
 
 /// Finds the images file and the labels file of a split. The location is both files; or the images
 /// file, whose labels file has the same name with "labels" instead of "images" and "idx1" instead
-/// of "idx3" ("idx2-int" for QMNIST); or a folder, in which the split's names begin with "train",
-/// or with "t10k" or "test", unless it contains only one pair of files; or a folder above the only
-/// one with images. Files may be raw or gzip-compressed, and each may be in a folder of the same
-/// name. Throws Error(kData) if there is no such pair or more than one.
+/// of "idx3"; or a folder, in which the split's names begin with "train", or with "t10k" or "test",
+/// unless it contains only one pair of files; or a folder above the only one with images. Files may
+/// be raw or gzip-compressed, and each may be in a folder of the same name. Throws Error(kData) if
+/// there is no such pair or more than one.
 settings::DataLocation find_idx_files(settings::DataLocation location, SplitName split);
 
 /// Finds the CIFAR-10 binary batches of a split: data_batch_1.bin to data_batch_5.bin or
@@ -318,11 +318,11 @@ std::vector<fs::path> find_cifar_files(const settings::DataLocation& location, S
 /// The payload of one IDX file (http://yann.lecun.com/exdb/mnist), raw or gzip-compressed.
 struct IdxFile {
   std::vector<std::int64_t> shape;  // 1 to 4 dimensions, none of them 0
-  Bytes values;                     // product(shape) elements, as stored
+  Bytes values;                     // product(shape) elements
   std::shared_ptr<const void> owner;
 };
 
-/// Reads an IDX file of 8-, 16- or 32-bit integers. Throws Error(kData) with the file and byte
+/// Reads an IDX file of unsigned bytes. Throws Error(kData) with the file and byte
 /// offset (in the decompressed data): bad magic, another element type, a dimension of 0, an
 /// impossible size, too few or too many bytes, a broken gzip stream.
 IdxFile read_idx_file(const fs::path& path);

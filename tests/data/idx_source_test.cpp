@@ -76,6 +76,7 @@ std::vector<Malformed> malformed_contents() {
       {"first byte", with(0, 1), "0:", "expected an IDX file"},
       {"second byte", with(1, 1), "0:", "expected an IDX file"},
       {"floats", with(2, 0x0d), "2:", "0x0d"},
+      {"signed bytes", with(2, 0x09), "2:", "only unsigned bytes"},
       {"no type at all", with(2, 0x00), "2:", "0x00"},
       {"no dimension", with(3, 0), "3:", "0 dimensions"},
       {"five dimensions", idx_header({1, 1, 1, 1, 1}) + "a", "3:", "5 dimensions"},
@@ -180,42 +181,6 @@ TEST_CASE("images with and without channels are paired with their labels") {
     CHECK(text_in(*set, 1) == values.substr(60));
     CHECK(set->labels() == std::vector<std::int32_t>{1, 2});
   }
-}
-
-TEST_CASE("integers of 16 and 32 bits are read as labels and as pixels") {
-  const TempFolder folder;
-  const auto typed = [](char type, const std::vector<std::uint32_t>& shape) {
-    std::string header = idx_header(shape);
-    header[2] = type;
-    return header;
-  };
-  const auto wide = [](const std::vector<int>& numbers, int bytes) {
-    std::string text;
-    for (const int number : numbers) {
-      for (int byte = bytes - 1; byte >= 0; --byte) {
-        text += static_cast<char>(number >> (8 * byte));
-      }
-    }
-    return text;
-  };
-  const std::vector<int> pixels{0, 1, 127, 128, 254, 255};
-  const auto images = folder.write("images", gzip(typed(0x0c, {3, 1, 2}) + wide(pixels, 4)));
-  const auto labels = folder.write("labels", typed(0x0b, {3}) + wide({2, 0, 1}, 2));
-  const auto source = open_idx({images, labels});
-  CHECK(source->labels() == std::vector<std::int32_t>{2, 0, 1});
-  CHECK(text_in(*source, 0) + text_in(*source, 1) + text_in(*source, 2) == wide(pixels, 1));
-  // QMNIST: the class, and seven facts about the origin of a digit.
-  const std::vector<int> table{5, 1, 2, 3, 4, 5, 6, 70000, 1, 0, 0, 0, 0, 0, 0, -1};
-  const auto two = folder.write("two", idx_header({2, 1, 1}) + "ab");
-  const auto qmnist = folder.write("qmnist", typed(0x0c, {2, 8}) + wide(table, 4));
-  CHECK(open_idx({two, qmnist})->labels() == std::vector<std::int32_t>{5, 1});
-  const auto negative = folder.write("negative", typed(0x0c, {2}) + wide({3, -1}, 4));
-  CHECK_ERROR(open_idx({two, negative}), ExitCode::kData,
-              "byte 12: label -1 of sample 1, expected 0 to");
-  const auto bright = folder.write("bright", typed(0x0b, {2, 1, 1}) + wide({3, 256}, 2));
-  const auto good = folder.write("good", idx_header({2}) + "\x01\x02");
-  CHECK_ERROR(bytes_in(*open_idx({bright, good}), 0), ExitCode::kData,
-              "byte 18: pixel 256 of sample 1, expected 0 to 255");
 }
 
 TEST_CASE("the greatest label determines the number of classes") {

@@ -149,7 +149,7 @@ TEST_CASE("a folder may hold one split or both, raw or compressed") {
   CHECK(test_at({root / "other", {}}).labels == root / "other/test-labels.idx1-ubyte.gz");
 }
 
-TEST_CASE("files are found in the layouts of Kaggle, torchvision and QMNIST") {
+TEST_CASE("files are found in the layouts of Kaggle and torchvision") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   const fs::path kaggle = root / "kaggle";
@@ -162,9 +162,9 @@ TEST_CASE("files are found in the layouts of Kaggle, torchvision and QMNIST") {
     folder.write("dotted/" + file + '/' + name + '.' + type, "");  // as gzip's headers call it
     folder.write("data/FashionMNIST/raw/" + file, "");
   }
-  for (const char* name : {"train-images-idx3-ubyte.gz", "train-labels-idx2-int.gz",
-                           "test-images-idx3-ubyte.gz", "test-labels-idx2-int.gz"}) {
-    folder.write("data/QMNIST/raw/qmnist-" + std::string(name), "");
+  for (const char* name :
+       {"emnist-letters-train-images-idx3-ubyte.gz", "emnist-letters-train-labels-idx1-ubyte.gz"}) {
+    folder.write("data/EMNIST/raw/" + std::string(name), "");
   }
   const fs::path own = "train-images-idx3-ubyte";
   for (const fs::path& place : {kaggle, kaggle / own, kaggle / own / own}) {
@@ -177,11 +177,11 @@ TEST_CASE("files are found in the layouts of Kaggle, torchvision and QMNIST") {
   for (const fs::path& place : {root / "data/FashionMNIST", raw}) {
     CHECK(test_at({place, {}}).images == raw / "t10k-images-idx3-ubyte");
   }
-  const fs::path qmnist = root / "data/QMNIST/raw";
-  CHECK(test_at({qmnist, {}}).labels == qmnist / "qmnist-test-labels-idx2-int.gz");
+  const fs::path emnist = root / "data/EMNIST/raw";
+  CHECK(train_at({emnist, {}}).labels == emnist / "emnist-letters-train-labels-idx1-ubyte.gz");
   CHECK_ERROR(train_at({root / "data", {}}), ExitCode::kData,
               (root / "data").string() + ": several folders",
-              "data.train to one of them:\n  " + raw.string() + "\n  " + qmnist.string());
+              "data.train to one of them:\n  " + emnist.string() + "\n  " + raw.string());
   // A file that is there as such hides one in a folder.
   folder.write("kaggle/train-images.idx3-ubyte", "");
   CHECK(train_at({kaggle, {}}).images == kaggle / "train-images.idx3-ubyte");
