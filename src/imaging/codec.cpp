@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "base/file.h"
 #include "base/print.h"
@@ -41,48 +40,24 @@ std::uint8_t blend(int value, int alpha, int background) {
   return static_cast<std::uint8_t>(((sum >> 8) + sum) >> 15);
 }
 
-/// Composites gray or RGB with alpha to `channels`. Returns whether any pixel is not opaque. `out`
-/// must have room for one extra byte; it may alias the pixels unless channels are added.
-template <std::size_t colours, std::size_t channels>
-bool composite_to(std::uint8_t* out, const std::vector<std::uint8_t>& pixels,
-                  const Colour& background) {
-  // Most pixels are opaque or clear. Pixels are copied together with the byte after them.
-  constexpr std::size_t kCopied = channels == 3 ? 4 : channels;
-  std::array<std::uint8_t, 4> clear{background[0], background[1], background[2], 0};
-  bool transparent = false;
-  const std::uint8_t* end = pixels.data() + pixels.size();
-  for (const std::uint8_t* pixel = pixels.data(); pixel != end; pixel += colours + 1) {
-    std::array<std::uint8_t, 4> colour{pixel[0], pixel[0], pixel[0], 0};
-    const int alpha = pixel[colours];
-    if (colours == 3) std::memcpy(colour.data(), pixel, kCopied);
-    if (alpha < 255) {
-      transparent = true;
-      for (std::size_t channel = 0; channel < channels && alpha > 0; ++channel) {
-        colour[channel] = blend(colour[channel], alpha, background[channel]);
-      }
-      if (alpha == 0) colour = clear;
-    }
-    std::memcpy(out, colour.data(), kCopied);
-    out += channels;
-  }
-  return transparent;
-}
-
-/// Removes the alpha channel, which is the last of 2 or 4.
-Image composite(Image image, const Colour& background) {
+/// Removes the alpha channel, which is the last of 2 or 4. Gray becomes RGB on a coloured
+/// background.
+Image composite(const Image& image, const Colour& background) {
   const bool is_gray = background[0] == background[1] && background[1] == background[2];
-  if (image.channels == 2 && !is_gray) {  // gray on a coloured background
-    Image result{image.height, image.width, 3, {}};
-    result.pixels.resize(result.bytes() + 1);
-    result.was_transparent = composite_to<1, 3>(result.pixels.data(), image.pixels, background);
-    result.pixels.pop_back();
-    return result;
+  const std::int64_t colours = image.channels - 1;
+  Image result{image.height, image.width, is_gray ? colours : 3, {}};
+  result.pixels.resize(result.bytes());
+  std::uint8_t* out = result.pixels.data();
+  const std::uint8_t* end = image.pixels.data() + image.pixels.size();
+  for (const std::uint8_t* pixel = image.pixels.data(); pixel != end; pixel += image.channels) {
+    const int alpha = pixel[colours];
+    if (alpha < 255) result.was_transparent = true;
+    for (std::int64_t channel = 0; channel < result.channels; ++channel) {
+      const int value = pixel[colours == 1 ? 0 : channel];
+      *out++ = blend(value, alpha, background[static_cast<std::size_t>(channel)]);
+    }
   }
-  const auto composite_in_place = image.channels == 2 ? composite_to<1, 1> : composite_to<3, 3>;
-  image.was_transparent = composite_in_place(image.pixels.data(), image.pixels, background);
-  image.channels -= 1;
-  image.pixels.resize(image.bytes());
-  return image;
+  return result;
 }
 
 /// Rotates and mirrors an image upright.
@@ -218,7 +193,7 @@ Header read_header(Bytes bytes, const std::string& name, std::int64_t max_pixels
 Image decode(Bytes bytes, const std::string& name, const DecodeOptions& options) {
   const Header header = read_header(bytes, name, options.max_pixels);
   Image image = kCodecs.at(static_cast<std::size_t>(header.format))->decode(bytes, header, name);
-  if (image.channels % 2 == 0) image = composite(std::move(image), options.background);
+  if (image.channels % 2 == 0) image = composite(image, options.background);
   return upright(std::move(image), header.orientation);
 }
 
