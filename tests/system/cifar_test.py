@@ -62,5 +62,3 @@ def test_images_are_predicted_with_the_names_of_their_classes(tmp_path, cifar, t
         rows = printed_rows("predict", *arguments, *files)
         assert numpy.mean([row["guess"] == label for row, label in zip(rows, labels)]) > 0.9
         assert all(row["class"] == NAMES[row["guess"]] for row in rows)
-from pictures import read_data_uri, write_png
-from support import printed_json, printed_rows, train, write_config
