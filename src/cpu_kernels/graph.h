@@ -11,12 +11,11 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Max or average pooling with windows of one size. A kernel of size 0 means adaptive average
-/// pooling as in PyTorch.
+/// Max or average pooling with windows of one size, which do not extend beyond the image in
+/// averages except at the bottom and right (ceil_mode).
 struct PoolingShape {
   ValueShape in, out;
-  Extent kernel, stride, padding{0, 0}, dilation{1, 1};
-  bool counts_padding = true;  // in averages
+  Extent kernel, stride, padding{0, 0};
 };
 
 /// Returns whether the plan of a shape is small: it lists every element of every window.
@@ -33,17 +32,15 @@ inline bool can_pool_max(const PoolingShape& shape) {
 class PoolingPlan {
  public:
   PoolingPlan(const PoolingShape& s, std::int64_t pixel_size) : pixel_size_(pixel_size) {
-    const Axis rows{s.in.height,      s.out.height,      s.kernel.height, s.stride.height,
-                    s.padding.height, s.dilation.height, s.counts_padding};
-    const Axis columns{s.in.width,      s.out.width,      s.kernel.width,  s.stride.width,
-                       s.padding.width, s.dilation.width, s.counts_padding};
     std::vector<std::vector<WindowTap>> of_inputs(s.in.pixels());
     for (std::int64_t out = 0; out < s.out.pixels(); ++out) {
-      const Window down = rows.window(out / s.out.width);
-      const Window across = columns.window(out % s.out.width);
+      const Window down(out / s.out.width, s.in.height, s.kernel.height, s.stride.height,
+                        s.padding.height);
+      const Window across(out % s.out.width, s.in.width, s.kernel.width, s.stride.width,
+                          s.padding.width);
       std::vector<WindowTap> of_output;
-      for (std::int64_t y = down.begin; y < down.end; y += s.dilation.height) {
-        for (std::int64_t x = across.begin; x < across.end; x += s.dilation.width) {
+      for (std::int64_t y = down.begin; y < down.end; ++y) {
+        for (std::int64_t x = across.begin; x < across.end; ++x) {
           const std::int64_t in = y * s.in.width + x;
           const auto position = static_cast<std::int32_t>(of_output.size());
           const float scale = down.scale * across.scale;
@@ -62,31 +59,16 @@ class PoolingPlan {
   PoolingView backward() const { return view(backward_); }
 
  private:
-  /// Input positions of an output position: from `begin` to `end` (exclusive), in steps of the
-  /// dilation.
+  /// The input positions of an output position along one axis.
   struct Window {
     std::int64_t begin, end;
     float scale;  // for averages: one over the number of positions
-  };
-  struct Axis {
-    std::int64_t in, out, kernel, stride, padding, dilation;
-    bool counts_padding;
 
-    Window window(std::int64_t position) const {
-      const auto scale = [](std::int64_t count) { return 1.0F / static_cast<float>(count); };
-      if (kernel == 0) {
-        const std::int64_t begin = position * in / out;
-        const std::int64_t end = ceil_divide((position + 1) * in, out);
-        return {begin, end, scale(end - begin)};
-      }
-      std::int64_t begin = position * stride - padding;
-      const std::int64_t end = begin + (kernel - 1) * dilation + 1;
-      // As in PyTorch, the part of a window beyond the padding (ceil_mode) does not count.
-      const std::int64_t padded = std::min(end, in + padding) - begin;
-      if (begin < 0) begin += ceil_divide(-begin, dilation) * dilation;
-      const std::int64_t inside = std::min(end, in);
-      return {begin, inside, scale(counts_padding ? padded : inside - begin)};
-    }
+    Window(std::int64_t position, std::int64_t in, std::int64_t kernel, std::int64_t stride,
+           std::int64_t padding)
+        : begin(std::max<std::int64_t>(position * stride - padding, 0)),
+          end(std::min(position * stride - padding + kernel, in)),
+          scale(1.0F / static_cast<float>(end - begin)) {}
   };
   struct Lists {
     void add(const std::vector<WindowTap>& of_pixel) {

@@ -64,6 +64,8 @@ struct CpuGraph {
   SampleShape out;                 // of the last one
 };
 
+constexpr ImageSize kOne{1, 1};
+
 Extent extent(const ImageSize& size) { return {size.height, size.width}; }
 ValueShape image(const SampleShape& shape) { return {shape.channels, shape.height, shape.width}; }
 
@@ -104,13 +106,13 @@ class Translator {
     return y;
   }
 
-  /// cpu_kernels/ has neither dilation nor groups of several channels.
+  // cpu_kernels/ has neither dilation, nor groups of several channels, nor averages of padding.
+
   Value add(const settings::Conv2dLayer& layer, const SizedLayer& sized, Value x) {
     ConvolutionShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size)};
     shape.depthwise = layer.groups > 1;
-    if (layer.dilation != ImageSize{1, 1} ||
-        (shape.depthwise &&
-         (shape.in.channels != layer.groups || shape.out.channels != layer.groups))) {
+    if (layer.dilation != kOne || (shape.depthwise && (shape.in.channels != layer.groups ||
+                                                       shape.out.channels != layer.groups))) {
       return kNoValue;
     }
     shape.stride = extent(layer.stride);
@@ -145,21 +147,24 @@ class Translator {
   }
 
   Value add(const settings::MaxPool2dLayer& layer, const SizedLayer& sized, Value x) {
-    const PoolingShape shape{graph_.shape_of(x),        image(sized.out),
-                             extent(layer.kernel_size), extent(layer.stride.value()),
-                             extent(layer.padding),     extent(layer.dilation)};
-    return can_pool_max(shape) ? graph_.add(cpu_kernels::MaxPoolNode{shape}, x) : kNoValue;
+    const PoolingShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size),
+                             extent(layer.stride.value()), extent(layer.padding)};
+    return layer.dilation == kOne && can_pool_max(shape)
+               ? graph_.add(cpu_kernels::MaxPoolNode{shape}, x)
+               : kNoValue;
   }
   Value add(const settings::AvgPool2dLayer& layer, const SizedLayer& sized, Value x) {
-    const PoolingShape shape{graph_.shape_of(x),        image(sized.out),
-                             extent(layer.kernel_size), extent(layer.stride.value()),
-                             extent(layer.padding),     {1, 1},
-                             layer.count_include_pad};
-    return has_small_plan(shape) ? graph_.add(cpu_kernels::AveragePoolNode{shape}, x) : kNoValue;
+    if (layer.padding != ImageSize{0, 0}) return kNoValue;
+    return add_average(x, sized, extent(layer.kernel_size), extent(layer.stride.value()));
   }
   Value add(const settings::AdaptiveAvgPool2dLayer&, const SizedLayer& sized, Value x) {
-    const PoolingShape shape{graph_.shape_of(x), image(sized.out), {0, 0}, {1, 1}};
-    return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
+    const ValueShape& in = graph_.shape_of(x);
+    if (image(sized.out).pixels() > 1) return kNoValue;
+    return add_average(x, sized, {in.height, in.width}, {1, 1});
+  }
+  Value add_average(Value x, const SizedLayer& sized, const Extent& kernel, const Extent& stride) {
+    const PoolingShape shape{graph_.shape_of(x), image(sized.out), kernel, stride};
+    return has_small_plan(shape) ? graph_.add(cpu_kernels::AveragePoolNode{shape}, x) : kNoValue;
   }
 
   Value add(const settings::ZeroPad2dLayer& layer, const SizedLayer&, Value x) {

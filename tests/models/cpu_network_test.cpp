@@ -113,11 +113,11 @@ LayerList padded() {
 
 /// Pooling of every kind. The maxima are those of images: rounded sums could have others.
 LayerList pools() {
-  return {{"", settings::MaxPool2dLayer{{3, 3}, ImageSize{2, 1}, {1, 0}, {1, 2}}},
+  return {{"", settings::MaxPool2dLayer{{3, 3}, ImageSize{2, 1}, {1, 0}}},
           convolution(9, 1),
-          {"", settings::AvgPool2dLayer{{3, 3}, ImageSize{1, 1}, {1, 1}, false, false}},
+          {"", settings::AvgPool2dLayer{{3, 2}, ImageSize{1, 2}, {0, 0}, /*ceil_mode=*/true}},
           convolution(20, 1),
-          {"", settings::AdaptiveAvgPool2dLayer{{2, 3}}},
+          average_pool(),
           flatten(),
           linear(5)};
 }
@@ -264,11 +264,7 @@ class RandomLists {
       case 2:
         return max_pool();
       case 3:
-        return {"", settings::AvgPool2dLayer{{2, 2},
-                                             ImageSize{1 + below(2), 1},
-                                             {below(2), 0},
-                                             /*ceil_mode=*/false,
-                                             /*count_include_pad=*/below(2) == 0}};
+        return {"", settings::AvgPool2dLayer{{2, 2}, ImageSize{1 + below(2), 1}}};
       case 4:
         return {"", settings::MaxPool2dLayer{{3, 2}, ImageSize{1 + below(2), 1}, {1, below(2)}}};
       case 5: {
