@@ -71,9 +71,6 @@ PictureFolder open_picture_folder(const std::filesystem::path& folder);
 struct InitialWeights {
   std::filesystem::path file;  // absolute
   settings::ModelName network = settings::ModelName::kTorchvisionResNet18;
-  std::int64_t classes = 0;                     // outputs of its head
-  std::vector<std::string> class_names{};       // empty if they are unknown
-  std::optional<network::ImageShape> images{};  // of the run that wrote it, if known
 };
 
 struct ProposedConfig {

@@ -124,18 +124,10 @@ class Draft {
   }
 
   void choose_images() {
-    bool keeps_shape = survey_.same_size && survey_.elongated == 0;
-    bool is_gray = survey_.gray && !weights_;
-    if (weights_ && weights_->images) {
-      height_ = weights_->images->height;
-      width_ = weights_->images->width;
-      keeps_shape = keeps_shape && survey_.height * width_ == survey_.width * height_;
-      is_gray = weights_->images->channels == 1;
-      because("data.size, data.channels: those of the run that wrote the weights");
-    } else {
-      choose_size(keeps_shape);
-      if (is_gray) because("data.channels: all pictures are grayscale");
-    }
+    const bool keeps_shape = survey_.same_size && survey_.elongated == 0;
+    const bool is_gray = survey_.gray && !weights_;
+    choose_size(keeps_shape);
+    if (is_gray) because("data.channels: all pictures are grayscale");
     data_["size"] = height_ == width_ ? Json(height_) : Json{height_, width_};
     data_["channels"] = is_gray ? 1 : 3;
     if (!keeps_shape) choose_fit();
@@ -225,21 +217,14 @@ class Draft {
   }
 
   void fine_tune() {
-    const std::vector<std::string>& names = weights_->class_names;
     const std::string name = settings::name_of(weights_->network);
-    const bool keeps_head = weights_->classes == std::ssize(pictures_.class_sizes) &&
-                            (names.empty() || names == pictures_.class_names);
-    model_ = {{"name", name}, {"weights", weights_->file.string()}};
-    if (!keeps_head) model_["weights"] = {{"file", weights_->file.string()}, {"new", "head"}};
+    model_ = {{"name", name}, {"weights", {{"file", weights_->file.string()}, {"new", "head"}}}};
     parameters_ = {{{"match", "*"}, {"learning_rate_factor", 0.1}},
                    {{"match", "head"}, {"learning_rate_factor", 1}}};
     because(
-        "model: the weights are those of {}; its last layer is {}; the others learn at a tenth of "
+        "model: the weights are those of {}; its last layer is new; the others learn at a tenth of "
         "the rate",
-        name,
-        !keeps_head     ? "new"
-        : names.empty() ? "kept, because it has as many outputs as there are classes"
-                        : "kept, because it is for the same classes");
+        name);
     recipe_["sync_batch_norm"] = true;
     because(
         "sync_batch_norm: batch norm uses statistics of the whole batch, because the share of a "
@@ -284,26 +269,6 @@ class Draft {
 
 // The weights.
 
-/// Adds facts about the run that wrote the weights: from the checkpoint, or from the run folder
-/// that contains the file.
-void add_run(InitialWeights& weights, const fs::path& dataset_record) try {
-  if (const auto facts = checkpoint::facts_of(weights.file)) {
-    weights.class_names = facts->class_names;
-    weights.images = facts->images;
-    return;
-  }
-  if (!dataset_record.empty()) {
-    weights.class_names = data::read_dataset_record(dataset_record).class_names;
-  }
-  const fs::path config = weights.file.parent_path() / settings::run_files::kConfig;
-  if (!is_there(config)) return;
-  const settings::DataOptions options =
-      settings::parse_run_config(*strict_json::load_source(config.string())).data;
-  if (!options.size || !options.channels) return;
-  weights.images = {*options.channels, options.size->height, options.size->width, weights.classes};
-} catch (const Error&) {  // files of another program
-}
-
 /// Returns the published network that a weight file belongs to. Throws Error(kCheckpoint).
 InitialWeights published_weights(const fs::path& file) {
   const auto like = checkpoint::network_like(checkpoint::read_weights(file), {3, 1, 1, 2});
@@ -312,7 +277,7 @@ InitialWeights published_weights(const fs::path& file) {
     settings::ModelOptions options;
     options.name = name;
     if (!settings::published_normalize(options)) continue;
-    if (like && like->name == name) return {file, name, like->classes};
+    if (like && like->name == name) return {file, name};
     known += (known.empty() ? "" : ", ") + settings::name_of(name);
   }
   checkpoint::fail_checkpoint(on_one_line(file.string()) +
@@ -362,7 +327,6 @@ void run_init(Worker& worker) {
   std::optional<InitialWeights> weights;
   if (!worker.job.checkpoint.empty()) {
     weights = published_weights(worker.job.checkpoint);
-    add_run(*weights, worker.job.dataset_record);
   }
   worker.enter(launch::Phase::kLoadingData);
   fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();

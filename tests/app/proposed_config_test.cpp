@@ -147,29 +147,6 @@ TEST_CASE("weights make a config that fine-tunes their network") {
   CHECK(config.at("epochs") < proposed(pictures).at("epochs"));
 }
 
-TEST_CASE("weights of a run keep its size, and their head if it is for the same classes") {
-  const auto proposed_from = [](std::int64_t outputs, const std::vector<std::string>& names) {
-    const network::ImageShape images{1, 96, 160, outputs};
-    return propose_config(photos(),
-                          InitialWeights{"/w.pth", settings::ModelName::kTorchvisionResNet18,
-                                         outputs, names, images})
-        .config;
-  };
-  for (const auto& [outputs, names, is_kept] :
-       std::vector<std::tuple<std::int64_t, std::vector<std::string>, bool>>{
-           {2, {"cats", "dogs"}, true},
-           {2, {}, true},
-           {2, {"ants", "bees"}, false},
-           {1000, {}, false}}) {
-    const Json config = proposed_from(outputs, names);
-    const Json fresh{{"file", "/w.pth"}, {"new", "head"}};
-    CHECK(config.at("model").at("weights") == (is_kept ? Json("/w.pth") : fresh));
-    CHECK(config.at("data").at("size") == Json{96, 160});
-    CHECK(config.at("data").at("channels") == 1);
-    CHECK(config.at("data").at("fit") == "crop");
-  }
-}
-
 TEST_CASE("a folder with sets of its own is not taken for classes") {
   const testing::TempFolder folder;
   for (const char* name : {"Train/a/1.png", "Train/b/1.png", "Train/b/2.png", "val/a/1.png"}) {
