@@ -39,8 +39,7 @@ TEST_CASE("a stopped conversion leaves nothing, and a finished one no lock file"
 TEST_CASE("an image folder holds the same samples by class") {
   const TempFolder folder;
   SmallDataset{.train = 60, .test = 60, .classes = 12}.write(folder.path() / "idx");
-  convert(
-      {folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "images", false, 95});
+  convert({folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "images"});
   const auto test = open_idx(find_idx_files({folder.path() / "idx", {}}, SplitName::kTest));
   const auto set = open_pictures(folder.path() / "images/test");
   CHECK(set->class_names().front() == "00");
@@ -59,7 +58,7 @@ TEST_CASE("a failed conversion leaves nothing, and no file is overwritten") {
   SmallDataset{}.write(folder.path() / "idx");
   fs::resize_file(folder.path() / "idx/t10k-images-idx3-ubyte", 50);
   const ConvertOptions options{folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "out",
-                               true, 95};
+                               true};
   CHECK_ERROR(convert(options), ExitCode::kData);
   CHECK_FALSE(fs::exists(folder.path() / "out"));
   folder.write("out/precious", "data");
