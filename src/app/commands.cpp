@@ -36,13 +36,22 @@ std::string class_of(const torch::nn::Module& module) {
 // Images and model.
 
 /// Returns the names of the classes that the job's checkpoint was trained on, by number: those of
-/// the named data set, the checkpoint or the run's dataset.json; empty if they are unknown.
+/// the named data set, the checkpoint or the run's dataset.json; empty if there are none. Warns if
+/// they are unknown.
 std::vector<std::string> class_names_of(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   if (!options.format) return settings::named_dataset(*options.dataset).class_names;
   if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) return facts->class_names;
-  if (worker.job.dataset_record.empty()) return {};
-  return data::read_dataset_record(worker.job.dataset_record).class_names;
+  if (!worker.job.dataset_record.empty()) {
+    return data::read_dataset_record(worker.job.dataset_record).class_names;
+  }
+  if (options.has_picture_files()) {
+    spdlog::warn(
+        "the class names are unknown, so classes are numbered: {} is neither a checkpoint nor next "
+        "to the dataset.json of its run",
+        worker.job.checkpoint.string());
+  }
+  return {};
 }
 
 /// Creates the config's model for these images with the weights of the job's checkpoint or weight
@@ -70,13 +79,6 @@ interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& im
   const settings::DataOptions& options = worker.config.data;
   const settings::Background background = options.background;
   std::vector<std::string> names = class_names_of(worker);
-  if (names.empty() && options.has_picture_files() && worker.job.dataset_record.empty() &&
-      !checkpoint::facts_of(worker.job.checkpoint)) {
-    spdlog::warn(
-        "the class names are unknown, so the export numbers them: {} is neither a checkpoint nor "
-        "next to the dataset.json of its run",
-        worker.job.checkpoint.string());
-  }
   for (std::size_t i = names.size(); i < static_cast<std::size_t>(images.classes); ++i) {
     names.push_back(std::to_string(i));
   }

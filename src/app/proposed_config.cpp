@@ -47,8 +47,8 @@ class Draft {
       : pictures_(pictures), survey_(pictures.survey), weights_(weights) {}
 
   ProposedConfig finish() && {
-    because("{} pictures of {} classes, from {} to {} each", count_, pictures_.class_sizes.size(),
-            fewest_, most_);
+    because("{} pictures of {} classes, {}{} each", count_, pictures_.class_sizes.size(),
+            fewest_ < most_ ? fmt::format("from {} to ", fewest_) : "", most_);
     choose_sets();
     choose_images();
     choose_augmentations();
@@ -85,16 +85,18 @@ class Draft {
       because("data.test: {} of each class is held out for testing",
               count_ < kMany ? "a fifth" : "a tenth");
     }
-    if (pictures_.validation) {
-      because("data.validation: a fraction, so the pictures in {} are not used",
-              on_one_line(pictures_.validation->filename().string()));
-    }
+    const std::string unused =
+        !pictures_.validation ? ""
+                              : fmt::format("; the pictures in {} are not used",
+                                            on_one_line(pictures_.validation->filename().string()));
     if (fewest_ < kEnoughToValidate) {
-      because("data.validation: none, because the smallest class has only {} pictures", fewest_);
+      because("data.validation: none, because the smallest class has only {} pictures{}", fewest_,
+              unused);
     } else {
       data_["validation"] = 0.1;
       because(
-          "data.validation: a tenth of the rest chooses the best epoch, instead of the test set");
+          "data.validation: a tenth of the rest chooses the best epoch, instead of the test set{}",
+          unused);
     }
     data_["on_bad_sample"] = "skip";
     const auto unusable = std::ssize(survey_.unusable);
@@ -157,9 +159,9 @@ class Draft {
     const bool are_characters =
         survey_.gray || std::ranges::all_of(pictures_.class_names, is_short);
     because("data.augment: {}",
-            are_characters
-                ? "grayscale pictures, or class names of one or two letters, suggest characters, "
-                  "which must not be mirrored"
+            survey_.gray ? "grayscale pictures suggest characters, which must not be mirrored"
+            : are_characters
+                ? "class names of one or two letters suggest characters, which must not be mirrored"
                 : "pictures may be mirrored, shifted and lit differently");
     Json moved{{"name", "random_crop"},
                {"padding", std::max<std::int64_t>(std::min(height_, width_) / 12, 1)}};
@@ -277,7 +279,12 @@ InitialWeights published_weights(const fs::path& file) {
     settings::ModelOptions options;
     options.name = name;
     if (!settings::published_normalize(options)) continue;
-    if (like && like->name == name) return {file, name};
+    if (like && like->name == name) {
+      const network::ImageShape images{3, 224, 224, 2};
+      const auto model = models::make_model(options, images, 0);
+      checkpoint::load_weights(*model, {file, {settings::kHead}}, images);
+      return {file, name};
+    }
     known += (known.empty() ? "" : ", ") + settings::name_of(name);
   }
   checkpoint::fail_checkpoint(on_one_line(file.string()) +

@@ -129,8 +129,9 @@ void require_same_run(const Worker& worker, const std::string& source,
         source, name_of(model.name), name_of(config.model.name), name_of(model.name)));
   }
   if (saved->train.parameters != config.train.parameters) {
-    refuse_other_run(source,
-                     "with a different list of parameters, which cannot change within a run");
+    refuse_other_run(
+        source,
+        "with another list under the config key parameters, which cannot change within a run");
   }
 }
 
@@ -175,13 +176,38 @@ void truncate_results(const Worker& worker, const std::vector<double>& accuracie
   }
 }
 
-/// Creates a model with the config's initial weights.
+/// Creates a model with the config's initial weights. Warns if some of those that are not loaded
+/// are frozen.
 std::shared_ptr<models::Model> load_initial_weights(Worker& worker, const data::ImageSet& images) {
   worker.enter(launch::Phase::kLoadingWeights);
-  auto model = make_model(worker.config, images);
-  checkpoint::load_weights(*model, *worker.config.model.weights, model_input(worker.config, images),
-                           /*starts_run=*/true);
+  const settings::RunConfig& config = worker.config;
+  auto model = make_model(config, images);
+  const std::vector<std::string> names = model->named_parameters().keys();
+  const std::set<std::string> fresh = checkpoint::load_weights(
+      *model, *config.model.weights, model_input(config, images), /*starts_run=*/true);
+  const auto of_name =
+      settings::parameter_settings(config.train.parameters, names, model->frozen_parameters());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (!of_name[i].frozen || !fresh.contains(names[i])) continue;
+    spdlog::warn(
+        "parameters freeze {}, which model.weights.new leaves at its random initial values",
+        names[i]);
+    break;
+  }
   return model;
+}
+
+/// Warns if the initial weights classify by a last layer that was trained for other classes.
+void warn_of_other_classes(const Worker& worker, const data::Dataset& dataset) {
+  const settings::WeightsOptions& weights = *worker.config.model.weights;
+  if (!weights.fresh.empty()) return;
+  const auto facts = checkpoint::facts_of(weights.file);
+  if (!facts || facts->class_names.empty() || facts->class_names == dataset.class_names) return;
+  spdlog::warn(
+      "the last layer of {} is for the classes {}, but those here are {}; model.weights.new: "
+      "\"head\" starts with a new one",
+      weights.file.string(), first_names(facts->class_names, /*most=*/5),
+      first_names(dataset.class_names, /*most=*/5));
 }
 
 ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
@@ -202,6 +228,7 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
     resumed = resume_from_checkpoint(worker, *found, dataset, trainer);
   } else if (worker.config.model.weights) {
     if (!initial) initial = load_initial_weights(worker, dataset.train);
+    warn_of_other_classes(worker, dataset);
     checkpoint::copy_tensors(checkpoint::model_tensors(trainer.model()),
                              checkpoint::model_tensors(*initial));
     if (trainer.ema() != nullptr) trainer.ema()->restart();

@@ -414,7 +414,14 @@ network::ImageShape model_input(const settings::RunConfig& config, const data::I
 
 std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
                                           const data::ImageSet& images) {
-  return models::make_model(config.model, model_input(config, images), config.train.seed);
+  auto model = models::make_model(config.model, model_input(config, images), config.train.seed);
+  const auto names_head = [](const settings::ParameterOptions& entry) {
+    return std::ranges::count(entry.match, settings::kHead) > 0;
+  };
+  if (std::ranges::any_of(config.train.parameters, names_head)) {
+    checkpoint::require_head("/parameters: ", *model, images.classes);
+  }
+  return model;
 }
 
 }  // namespace mnist_train::app

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -214,16 +215,20 @@ class SnapshotMemory {
   int checkpoint_slot_ = -1;  // the newest one that is also a checkpoint
 };
 
-/// Loads the model's weights from a checkpoint, a safetensors file or a `.pt` file. The format is
-/// detected from the content, not the name. Prefixes "module.",
-/// "_orig_mod." and "model." are removed if the model's names have none. Tensors that match
-/// `weights.fresh` keep their values. Tensors that the model does not have are ignored with a
-/// warning; `num_batches_tracked` may be missing. If there are other differences, throws
+/// Throws ConfigKeyError, beginning with `key`, unless the module of the last parameter has
+/// `classes` outputs, so that it is the head.
+void require_head(const char* key, const models::Model& model, std::int64_t classes);
+
+/// Loads the model's weights from a checkpoint, a safetensors file or a `.pt` file, detected from
+/// the content. Prefixes "module.", "_orig_mod." and "model." are removed if the model's names have
+/// none. Tensors that match `weights.fresh` keep their values; returns their names. Tensors that
+/// the model does not have are ignored with a warning; `num_batches_tracked` may be missing. If
+/// there are other differences, or if the weights are those of another built-in network, throws
 /// Error(kCheckpoint) listing them, with advice (on `fresh` only if `starts_run` is set), and
 /// leaves the model unchanged. Throws ConfigKeyError if a glob in `fresh` matches no tensor, and
 /// throws like `require_finite`. `images`: the model's.
-void load_weights(models::Model& model, const settings::WeightsOptions& weights,
-                  const network::ImageShape& images, bool starts_run = false);
+std::set<std::string> load_weights(models::Model& model, const settings::WeightsOptions& weights,
+                                   const network::ImageShape& images, bool starts_run = false);
 
 /// Returns the weights in such a file, without the prefixes "module." and "_orig_mod." if all names
 /// have them. Throws Error(kCheckpoint).

@@ -1,3 +1,5 @@
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -19,6 +21,9 @@ constexpr std::size_t kMaxNameBytes = 1000;
 constexpr std::size_t kMaxTensors = 1 << 17;
 /// Keys under which training scripts save the state_dict.
 constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model"};
+
+/// Python expression for the content of the file.
+constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_only=False)";
 
 [[noreturn]] void fail_pickle(const std::string& reason) { throw std::runtime_error(reason); }
 
@@ -296,8 +301,10 @@ Value PickleMachine::run() {
   for (char code = take(1)[0]; code != '.'; code = take(1)[0]) {
     const auto found = std::ranges::find(kOpcodes, code, &Opcode::code);
     if (found == kOpcodes.end()) {
-      fail_pickle("the pickle uses the unsupported opcode " +
-                  std::to_string(static_cast<unsigned char>(code)));
+      fail_pickle(fmt::format(
+          "the pickle has the opcode {}, which protocols 2 to 5 do not use for weights; in Python: "
+          "torch.save({}, NEW)",
+          static_cast<unsigned char>(code), kLoaded));
     }
     found->run(*this);
     require(stack.size() + marks.size() <= kMaxStack, "the pickle is nested too deeply");
@@ -411,13 +418,11 @@ bool is_module(const Value& value) {
   return state != nullptr && node_of(item(*state, "_modules"), kObject) != nullptr;
 }
 
-/// Python expression for the content of the file.
-constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_only=False)";
-
 /// `loaded`: Python expression for the model.
 [[noreturn]] void refuse_module(const std::string& loaded) {
   fail_pickle(
-      "contains a whole model, not its state_dict; in Python, where its classes can be imported: "
+      "the file contains a whole model, not its state_dict; in Python, where its classes can be "
+      "imported: "
       "torch.save(" +
       loaded + ".state_dict(), NEW)");
 }
@@ -430,7 +435,8 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
     keys += (keys.empty() ? "\"" : ", \"") + shown(dict.items[i]) + "\"";
   }
   fail_pickle(
-      "contains no tensors, also not under \"model_state_dict\", \"state_dict\" or \"model\"; its "
+      "the file contains no tensors, also not under \"model_state_dict\", \"state_dict\" or "
+      "\"model\"; its "
       "keys are " +
       keys + (dict.items.size() > 2 * kMostNamed ? ", …" : "") +
       "; if one of them holds the weights, in Python: torch.save(" + kLoaded + "[KEY], NEW)");
@@ -442,12 +448,13 @@ const PickleNode& find_state_dict(const Value& root) {
   const PickleNode* made_by = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
   if (made_by != nullptr && text_of(made_by->items[0]).starts_with("__torch__")) {
     fail_pickle(
-        "is TorchScript: set model.torchscript to this file, or save its weights in Python: "
+        "the file is TorchScript: set model.torchscript to this file, or save its weights in "
+        "Python: "
         "torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)");
   }
   if (is_module(root)) refuse_module(kLoaded);
   if (dict == nullptr || dict->items.empty()) {
-    fail_pickle("has no named tensors: it is not a dict, or an empty one");
+    fail_pickle("the file is not a dict of tensors, or an empty one");
   }
   for (const char* key : kStateDictKeys) {
     const Value value = item(*dict, key);

@@ -21,6 +21,10 @@ namespace {
 constexpr std::array<std::string_view, 3> kPrefixes{"module.", "_orig_mod.", "model."};
 constexpr std::string_view kBatchCount = "num_batches_tracked";
 
+bool is_one_of(std::span<const std::string_view> all, std::string_view text) {
+  return std::ranges::find(all, text) != all.end();
+}
+
 bool is_torch_file(const fs::path& path) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   return is_zip_file(file.bytes()) || is_legacy_torch_file(file.bytes());
@@ -34,9 +38,9 @@ TensorFile read_any(const fs::path& path) {
   return file;
 }
 
-/// Returns the prefix, added by wrappers of a model, with which the file contains the most wanted
-/// names.
-std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted) {
+/// Returns the prefix with which the file contains the most wanted names; `any`: not only one of
+/// those that wrappers of a model add.
+std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted, bool any = false) {
   std::set<std::string_view> names;
   for (const auto& [name, tensor] : wanted) names.insert(name);
   std::map<std::string_view, std::size_t> counts{{"", 0}};
@@ -45,10 +49,9 @@ std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted) {
     for (std::size_t begin = 0; true;) {
       const std::string_view rest = name.substr(begin);
       if (names.contains(rest)) ++counts[name.substr(0, begin)];
-      const auto prefix = std::ranges::find_if(
-          kPrefixes, [&](std::string_view some) { return rest.starts_with(some); });
-      if (prefix == kPrefixes.end()) break;
-      begin += prefix->size();
+      const std::size_t dot = rest.find('.');
+      if (dot == rest.npos || (!any && !is_one_of(kPrefixes, rest.substr(0, dot + 1)))) break;
+      begin += dot + 1;
     }
   }
   return std::string(
@@ -77,18 +80,12 @@ std::set<std::string> fresh_names(const models::Model& model, const std::vector<
   for (const std::string& glob : globs) {
     std::set<std::string> matching;
     if (glob == settings::kHead) {
+      require_head(kKey, model, classes);
       matching = head_of(model, classes);
     } else {
       std::ranges::copy_if(names, std::inserter(matching, matching.end()),
                            [&](const std::string& name) { return matches_glob(glob, name); });
       if (matching.empty()) throw ConfigKeyError(kKey + unmatched_glob(glob, names));
-    }
-    if (matching.empty()) {
-      const auto last = model.named_parameters().back();
-      throw ConfigKeyError(fmt::format(
-          "{}\"head\" is the module of the last parameter, {} {}, which does not have {} outputs; "
-          "use globs instead, such as \"{}.*\"",
-          kKey, last.key(), c10::str(last.value().sizes()), classes, module_of(last.key())));
     }
     fresh.merge(matching);
   }
@@ -118,19 +115,37 @@ std::vector<std::string> wrong_names(const Match& match) {
   return wrong;
 }
 
-/// Returns advice on config settings with which the file could be loaded, if any are likely.
+/// Returns the built-in network whose weights the file contains, if the model is another one.
+std::optional<KnownNetwork> other_network(const models::Model& model, const Match& match,
+                                          const std::vector<std::string>& wrong,
+                                          const network::ImageShape& images) {
+  if (wrong.empty() && match.others.empty()) return std::nullopt;
+  const auto like = network_like(match.file(), images);
+  if (!like) return std::nullopt;
+  const auto own = network_like(model_tensors(model), images);
+  const bool differs =
+      own ? like->name != own->name
+          : 2 * wrong.size() > match.wanted.size() || 2 * match.others.size() > match.wanted.size();
+  return differs ? like : std::nullopt;
+}
+
+/// Returns advice on how the file could be loaded, if there is a likely way.
 std::string advice(const models::Model& model, const Match& match,
-                   const settings::WeightsOptions& weights, const network::ImageShape& images,
-                   bool starts_run) {
-  const std::vector<std::string> wrong = wrong_names(match);
-  const bool differs = 2 * wrong.size() > match.wanted.size();
-  if (differs || 2 * match.others.size() > match.wanted.size()) {
-    if (const auto like = network_like(match.file(), images)) {
-      return fmt::format("\nit looks like {0}: \"model\": {{\"name\": \"{0}\"}}",
-                         settings::name_of(like->name));
-    }
+                   const std::vector<std::string>& wrong, const std::optional<KnownNetwork>& other,
+                   const settings::WeightsOptions& weights, std::int64_t classes, bool starts_run) {
+  if (other) {
+    return fmt::format("\nit looks like {0}: \"model\": {{\"name\": \"{0}\"}}",
+                       settings::name_of(other->name));
   }
-  const std::set<std::string> head = head_of(model, images.classes);
+  const bool differs = 2 * wrong.size() > match.wanted.size();
+  const std::string prefix = find_prefix(match.others, match.wanted, /*any=*/true);
+  if (differs && !prefix.empty()) {
+    return fmt::format(
+        "\nits names begin with \"{0}\"; in Python, save them without it: "
+        "{{name.removeprefix(\"{0}\"): tensor for name, tensor in weights.items()}}",
+        prefix);
+  }
+  const std::set<std::string> head = head_of(model, classes);
   const auto in_head = [&](const std::string& name) { return head.contains(name); };
   if (differs || !starts_run || !std::ranges::all_of(wrong, in_head)) return "";
   return "\nto initialise these anew, in \"model\": \"weights\": " +
@@ -145,10 +160,14 @@ Match match_tensors(const models::Model& model, TensorFile file, const std::set<
     if (!fresh.contains(item.first)) match.wanted.push_back(item);
   }
   const std::string prefix = find_prefix(file.tensors, match.wanted);
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : file.tensors) names.insert(name);
   for (auto& [name, tensor] : file.tensors) {
     const bool has_prefix = name.starts_with(prefix);
     const std::string own = has_prefix ? name.substr(prefix.size()) : name;
-    if (has_prefix && find_named(match.wanted, own) != nullptr) {
+    // Of a name with and without the prefix, the former is the model's.
+    const bool is_own = has_prefix || !names.contains(prefix + own);
+    if (is_own && find_named(match.wanted, own) != nullptr) {
       match.found.emplace_back(own, std::move(tensor));
     } else if (!fresh.contains(own)) {
       match.others.emplace_back(own, std::move(tensor));
@@ -176,13 +195,25 @@ bool remove_prefix(std::string_view prefix, NamedTensors& weights) {
 
 }  // namespace
 
-void load_weights(models::Model& model, const settings::WeightsOptions& weights,
-                  const network::ImageShape& images, bool starts_run) {
+void require_head(const char* key, const models::Model& model, std::int64_t classes) {
+  if (!head_of(model, classes).empty()) return;
+  const auto last = model.named_parameters().back();
+  throw ConfigKeyError(fmt::format(
+      "{}\"head\" is the module of the last parameter, {} {}, which does not have {} outputs; use "
+      "globs of the last layer's names instead",
+      key, last.key(), c10::str(last.value().sizes()), classes));
+}
+
+std::set<std::string> load_weights(models::Model& model, const settings::WeightsOptions& weights,
+                                   const network::ImageShape& images, bool starts_run) {
   const std::string source = weights.file.string();
   const std::set<std::string> fresh = fresh_names(model, weights.fresh, images.classes);
   const Match match = match_tensors(model, read_any(weights.file), fresh, source);
-  if (!wrong_names(match).empty()) {
-    const std::string text = advice(model, match, weights, images, starts_run);
+  const std::vector<std::string> wrong = wrong_names(match);
+  const auto other = other_network(model, match, wrong, images);
+  if (!wrong.empty() || other) {
+    const std::string text =
+        advice(model, match, wrong, other, weights, images.classes, starts_run);
     fail_checkpoint(source + ": does not fit the model" + text +
                     (text.empty() ? ":" : "\ndifferences:") +
                     differences(match.wanted, match.file()));
@@ -194,11 +225,13 @@ void load_weights(models::Model& model, const settings::WeightsOptions& weights,
                  counted(std::ssize(names), "tensor"), first_names(names, /*most=*/10));
   }
   if (!fresh.empty()) {
+    const std::vector<std::string> names(fresh.begin(), fresh.end());
     spdlog::info("{}: loaded {} tensors, {} keep their initial values: {}", source,
-                 match.found.size(), fresh.size(), fmt::join(fresh, ", "));
+                 match.found.size(), fresh.size(), first_names(names, /*most=*/10));
   }
   copy_tensors(match.wanted, match.found);
   require_finite(model, source);
+  return fresh;
 }
 
 NamedTensors read_weights(const fs::path& path) {

@@ -114,8 +114,8 @@ std::map<std::string, std::string> key_positions(const CommandLine& line,
 void find_checkpoints(CommandLine& line);
 
 /// Replaces a run folder in `model.weights` as `find_checkpoints` does for --checkpoint, with the
-/// same errors.
-void find_model_weights(settings::RunConfig& config);
+/// same errors, except that a run that resumes does not need the file.
+void find_model_weights(settings::RunConfig& config, bool resumes);
 
 /// Throws ConfigKeyError with `code` if a file cannot be read. `origin`: what names it, such as
 /// "--resume " or "/model/weights: ". `remark`: appended to the message.

@@ -297,9 +297,10 @@ void find_checkpoints(CommandLine& line) {
   find_file("--resume ", line.resume, /*to_resume=*/true);
 }
 
-void find_model_weights(settings::RunConfig& config) {
+void find_model_weights(settings::RunConfig& config, bool resumes) {
   if (!config.model.weights) return;
   std::string path = config.model.weights->file.string();
+  if (resumes && !is_there(path)) return;
   find_file("/model/weights: ", path, /*to_resume=*/false);
   config.model.weights->file = path;
 }

@@ -48,7 +48,7 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
   const bool trains = line.command == Command::kTrain;
   if (line.checkpoint_file) check_readable(line.checkpoint_flag(), *line.checkpoint_file);
   if (!line.resume.empty() && line.resume != "auto") check_readable("--resume ", line.resume);
-  if (trains && config.model.weights) {
+  if (trains && config.model.weights && line.resume.empty()) {
     check_readable("/model/weights: ", config.model.weights->file);
   }
   if (trains || line.command == Command::kEvaluate || line.command == Command::kPredict ||

@@ -218,7 +218,7 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
     return 0;
   }
   if (line.command == Command::kDoctor) return run_doctor(line, config);
-  if (line.command == Command::kTrain) find_model_weights(config);
+  if (line.command == Command::kTrain) find_model_weights(config, !line.resume.empty());
   return launch_command(line, layered);
 }
 

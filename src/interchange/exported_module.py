@@ -1,9 +1,10 @@
 """The network of a run of mnist-train, in PyTorch.
 
-The weights come from the run's model.pt; pictures are opened by Pillow, 10.1 or newer:
+`mnist-train export --checkpoint RUN --format pt --output weights.pt` writes the weights of the run's
+best checkpoint; its model.pt has the final ones. Pictures are opened by Pillow, 10.1 or newer:
 
     model = make_model()
-    model.load_state_dict(torch.load("model.pt", weights_only=True), strict=True)
+    model.load_state_dict(torch.load("weights.pt", weights_only=True), strict=True)
     model.eval()
     with torch.no_grad():
         print(CLASSES[model(preprocess("picture.jpg")).argmax()])

@@ -180,9 +180,18 @@ TEST_CASE("weights are found under the prefixes of wrappers, beside other tensor
   NamedTensors two = with_prefix("ema_model.", state_dict(*tiny_model(3, true)));
   for (auto& item : with_prefix("model.", other_weights())) two.push_back(item);
   CHECK(same(started(two), other_weights()));
-  CHECK_THAT(refusal(with_prefix("net.", other_weights())),
-             ContainsSubstring("missing: conv.weight [3, 1, 5, 5]") &&
-                 ContainsSubstring("unexpected: net.conv.weight"));
+  CHECK_THAT(refusal(with_prefix("net.body.", other_weights())),
+             ContainsSubstring("\nits names begin with \"net.body.\"; in Python, save them") &&
+                 ContainsSubstring("missing: conv.weight [3, 1, 5, 5]") &&
+                 ContainsSubstring("unexpected: net.body.conv.weight"));
+  // The head was replaced after the model was wrapped.
+  NamedTensors mixed = with_prefix("module.", other_weights());
+  for (auto& [name, tensor] : mixed) {
+    if (name.starts_with("module.fc.")) name.erase(0, 7);
+  }
+  CHECK(same(started(mixed), other_weights()));
+  mixed.emplace_back("conv.weight", at::zeros({3, 1, 5, 5}));
+  CHECK(same(started(mixed), other_weights()));
 }
 
 TEST_CASE("weights without a count of batches have counted none") {
@@ -253,6 +262,19 @@ TEST_CASE("weights of another built-in network are refused with its name") {
                                  ": \"model\": {\"name\": \"" + settings::name_of(name) + "\"}\n"));
   }
   CHECK_THAT(refusal({{"some.weight", at::ones({2})}}), !ContainsSubstring("looks like"));
+  const network::ImageShape images{3, 64, 64, 7};
+  const auto model = built_in_model(settings::ModelName::kTorchvisionResNet18, 1, images);
+  const TempFolder folder;
+  for (const auto name :
+       {settings::ModelName::kTorchvisionResNet34, settings::ModelName::kTorchvisionResNet50}) {
+    const fs::path file = write(folder, state_dict(*built_in_model(name, 1, images)));
+    for (const std::vector<std::string>& fresh : {std::vector<std::string>{}, {"head"}}) {
+      CHECK_THAT(error_of([&] {
+                   load_weights(*model, {file, fresh}, images);
+                 }),
+                 IsError(ExitCode::kCheckpoint, "looks like " + settings::name_of(name)));
+    }
+  }
 }
 
 /// A safetensors file whose first tensor has a type that is not known.

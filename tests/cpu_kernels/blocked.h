@@ -15,7 +15,7 @@ namespace mnist_train::cpu_kernels {
 /// The relative error that rounding of results, and of sums in fp32, may cause.
 template <class Element>
 double tolerance() {
-  return kDepth<Element> == 2 ? 3e-3 : 6e-7;
+  return kDepth<Element> == 2 ? 3e-3 : 1e-6;
 }
 
 /// Random numbers that the element type holds exactly, or small integers.

@@ -59,7 +59,8 @@ TEST_CASE("an invalid entry is refused with its pointer") {
   const auto [list, message] = GENERATE_REF(values<Case>({
       {R"("mixup")", R"(: expected a list of at most 32 entries, found the string "mixup")"},
       {R"(["flip"])",
-       "/0: expected " + kNames + R"( or an object with a name, found the string "flip")"},
+       "/0: expected " + kNames +
+           R"( or an object with a name, found the string "flip"; did you mean "horizontal_flip"?)"},
       {R"(["mixup",{"name":"Rotate"}])",
        "/1/name: expected " + kNames + R"(, found the string "Rotate"; did you mean "rotate"?)"},
       {R"([{"degrees":5}])", R"(/0: needs "name")"},

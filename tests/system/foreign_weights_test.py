@@ -81,6 +81,12 @@ def test_a_new_head_is_suggested_and_starts(tmp_path):
     again = run("--config", config, "--output", tmp_path / "again", "--set", f"model.weights.file={weights}", "--set",
                 "model.weights.new=head", expect=0)
     assert "2 keep their initial values: fc.bias, fc.weight" in again.stderr
+    frozen = train(tmp_path, changes(suggested) | {"parameters": [{"match": "head", "frozen": True}]}, output="frozen")
+    assert "parameters freeze fc.weight, which model.weights.new leaves at its random initial values" in frozen.stderr
+    weights.unlink()
+    run("--config", config, "--output", frozen.path, "--resume", "auto", "--set", 'parameters=[{"match":"head","frozen":true}]',
+        "--set", "model.weights.new=head", "--set", "max_steps=2", expect=0)
+    assert "six.pt" in run("--config", config, "--output", tmp_path / "new", expect=5).stderr
 
 
 @pytest.mark.parametrize("name, reason", [
@@ -105,8 +111,9 @@ def test_weights_of_a_larger_network_of_the_same_family_are_recognised(tmp_path)
     torch.save(torchvision.models.resnet34(num_classes=6).state_dict(), tmp_path / "resnet34.pth")
     config = changes(str(tmp_path / "resnet34.pth")) | {"model": {"name": "torchvision-resnet18", "weights": str(tmp_path / "resnet34.pth")}}
     config["data"] |= {"channels": 3, "size": 32}
-    refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run", expect=5)
-    assert 'it looks like torchvision-resnet34: "model": {"name": "torchvision-resnet34"}' in refused.stderr
+    for number, flags in enumerate(([], ["--set", "model.weights=" + json.dumps({"file": str(tmp_path / "resnet34.pth"), "new": "head"})])):
+        refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / str(number), *flags, expect=5)
+        assert 'it looks like torchvision-resnet34: "model": {"name": "torchvision-resnet34"}' in refused.stderr
 
 
 def test_a_whole_checkpoint_in_the_old_format_of_torch_save_is_read(tmp_path):

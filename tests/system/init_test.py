@@ -1,6 +1,7 @@
 """`mnist-train init`: a config for a folder of pictures, which trains as it is printed."""
 
 import json
+import shutil
 
 import numpy
 import pytest
@@ -51,7 +52,7 @@ def test_sets_in_subfolders_are_used_as_they_are(tmp_path):
     assert [(row["train"], row["test"]) for row in record["classes"]] == [(6, 2), (6, 2)]
     paint(tmp_path / "set" / "val", {"a": 2, "b": 2})
     again = run("init", tmp_path / "set", expect=0)
-    assert again.stdout == printed.stdout and "so the pictures in val are not used" in again.stderr
+    assert again.stdout == printed.stdout and "; the pictures in val are not used" in again.stderr
     (tmp_path / "set" / "test").rename(tmp_path / "moved")
     assert json.loads(run("init", tmp_path / "set", expect=0).stdout)["data"]["test"].endswith("/val")
 
@@ -112,10 +113,20 @@ def test_weights_are_fine_tuned_in_the_network_that_they_belong_to(tmp_path, pho
     run("--config", "cfg.json", *ONE_EPOCH, "--set", "data.size=64", "--output", "run", folder=tmp_path, expect=0)
     again = run("init", photos, "--weights", "run", folder=tmp_path, expect=0)
     assert json.loads(again.stdout)["model"]["weights"]["file"] == str(tmp_path / "run/checkpoints/best.safetensors")
+    shutil.copytree(photos, tmp_path / "others")
+    (tmp_path / "others" / "cats").rename(tmp_path / "others" / "yaks")
+    warned = run("--config", "cfg.json", *ONE_EPOCH, "--set", "data.size=64", "--set", "data.train=others", "--set", "model.weights=run",
+                 "--output", "other", folder=tmp_path, expect=0).stderr
+    assert "is for the classes cats, dogs, owls, but those here are dogs, owls, yaks; model.weights.new" in warned
 
 
 def test_weights_of_no_known_network_are_refused(tmp_path, photos):
     torch = import_torch()
+    models = pytest.importorskip("torchvision.models")
+    weights = models.resnet18().state_dict()
+    del weights["layer4.1.conv2.weight"]
+    torch.save(weights, tmp_path / "partial.pt")
+    assert "missing: layer4.1.conv2.weight" in run("init", photos, "--weights", tmp_path / "partial.pt", expect=5).stderr
     torch.save({"a.weight": torch.zeros(3, 3), "a.bias": torch.zeros(3)}, tmp_path / "own.pt")
     said = run("init", photos, "--weights", tmp_path / "own.pt", expect=5)
     assert said.stdout == "" and "torchvision-resnet18" in said.stderr, said.stderr

@@ -176,7 +176,7 @@ def test_another_list_is_refused_on_resume(tmp_path, digits):
     train(tmp_path, config)
     others = config | {"parameters": BACKBONE[:1], "max_steps": 12}
     refused = train(tmp_path, others, "--resume", "auto", expect=5).stderr
-    assert "trained with a different list of parameters" in refused and "--set model.weights=" in refused
+    assert "trained with another list under the config key parameters" in refused and "--set model.weights=" in refused
 
 
 def test_dropout_in_a_frozen_backbone_stays_active(tmp_path, digits):
@@ -252,6 +252,11 @@ def test_a_script_brings_its_frozen_parameters(tmp_path, digits):
     assert kept == {name for name in before if name.startswith(("conv", "norm"))}
     rows = run("describe", "--config", write_config(tmp_path, config), expect=0).stdout
     assert "weight, bias: frozen" in rows
+    # Its last parameter is not the last layer's.
+    script = torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.PReLU(1)))
+    head = with_script(tmp_path, digits[0], script, parameters=[{"match": "head", "learning_rate_factor": 2}])
+    refused = run("describe", "--config", write_config(tmp_path, head), expect=2).stderr
+    assert '/parameters: "head" is the module of the last parameter, 2.weight [1], which does not have 10 outputs' in refused
     thawed = train(tmp_path, config | {"parameters": [{"match": "norm.*", "frozen": False}]}, output="thawed")
     assert {name for name, tensor in thawed.weights().items() if numpy.array_equal(tensor, before[name])} == {"conv.weight", "conv.bias"}
 

@@ -109,6 +109,13 @@ def test_exports_give_the_probabilities_of_predict_and_tell_how_to_prepare_pictu
     with torch.no_grad():
         theirs = model.eval()(images).double().softmax(1).numpy()
     assert abs(predicted(folder.path / "model.pt", files)[0] - theirs).max() <= 1e-5
+    # The weights that the module's docstring names are those by which the run predicts.
+    assert 'torch.load("weights.pt"' in module.__doc__ and "--format pt --output weights.pt" in module.__doc__
+    export(folder.path, "pt", tmp_path / "weights.pt")
+    best = module.make_model()
+    best.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True), strict=True)
+    with torch.no_grad():
+        assert abs(predicted(folder.path, files)[0] - best.eval()(images).double().softmax(1).numpy()).max() <= 1e-5
     (logits,) = exported_session(folder.path / "model.pt", tmp_path / "net.onnx").run(["logits"], {"images": images.numpy()})
     assert abs(torch.from_numpy(logits).softmax(1).numpy() - theirs).max() <= 1e-5
     check_metadata(tmp_path / "net.onnx", name, "logits", onnx.TensorProto.FLOAT)
