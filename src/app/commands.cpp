@@ -121,10 +121,9 @@ struct Images {
   std::vector<std::uint8_t> pixels;  // [n,C,H,W] u8
 };
 
-/// Files to name in the messages at the end.
+/// What the messages at the end name.
 struct Remarks {
-  std::vector<std::string> transparent;  // not all of their pixels are opaque
-  std::vector<std::string> inverted;
+  std::vector<std::string> inverted;  // files
   std::vector<std::string> problems;  // one line per file that is not an image
 };
 
@@ -135,14 +134,12 @@ Images decode(std::span<const std::string> files, const data::ImageGeometry& lik
   const auto bytes = static_cast<std::size_t>(like.bytes());
   std::vector<std::uint8_t> pixels(files.size() * bytes);
   std::vector<std::string> problems(files.size());  // why files are not images; "" if they are
-  std::vector<std::uint8_t> are_transparent(files.size());
   parallel_for(
       0, static_cast<std::int64_t>(files.size()), 1, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
           try {
             const MappedFile file = MappedFile::open(files[i], ExitCode::kData);
-            are_transparent[i] =
-                data::decode_picture(file.bytes(), like, files[i], &pixels[i * bytes]);
+            data::decode_picture(file.bytes(), like, files[i], &pixels[i * bytes]);
           } catch (const Error& error) {
             problems[i] = error.what();
           }
@@ -157,7 +154,6 @@ Images decode(std::span<const std::string> files, const data::ImageGeometry& lik
     const auto planes = std::span(pixels).subspan(i * bytes, bytes);
     images.files.push_back(files[i]);
     images.pixels.insert(images.pixels.end(), planes.begin(), planes.end());
-    if (are_transparent[i] != 0) remarks.transparent.push_back(files[i]);
     if (!trained) continue;
     const double border = imaging::border_brightness(planes, like.height, like.width);
     if (imaging::looks_inverted(border, *trained)) remarks.inverted.push_back(files[i]);
@@ -194,22 +190,15 @@ void print_predictions(const Worker& worker, models::Model& model, loader::Batch
   print_text(text);
 }
 
-/// Names the transparent and the inverted ones of `count` images.
-void log_remarks(const Remarks& remarks, std::size_t count, double trained) {
-  constexpr std::size_t kMostNamed = 5;
-  const auto& [transparent, inverted, problems] = remarks;
-  if (!transparent.empty()) {
-    spdlog::info("{} of {} images {} transparent pixels, which show data.background: {}",
-                 transparent.size(), count, transparent.size() == 1 ? "has" : "have",
-                 first_names(transparent, kMostNamed));
-  }
+/// Warns of the inverted ones of `count` images.
+void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
   if (inverted.empty()) return;
   const bool dark = trained < 0.5;
   spdlog::warn(
       "{} of {} images look{} inverted ({}): {} on a {} background, but the model was trained on "
       "images with a {} background; invert them first, for example with ImageMagick: convert {} "
       "-background white -alpha remove -negate inverted.png",
-      inverted.size(), count, inverted.size() == 1 ? "s" : "", first_names(inverted, kMostNamed),
+      inverted.size(), count, inverted.size() == 1 ? "s" : "", first_names(inverted, /*most=*/5),
       dark ? "dark" : "light", dark ? "light" : "dark", dark ? "dark" : "light",
       shell_word((inverted.front().starts_with("-") ? "./" : "") + inverted.front()));
 }
@@ -332,7 +321,7 @@ void run_predictions(Worker& worker) {
     const auto source = batches_of(worker, as_image_set(images, like), like);
     print_predictions(worker, *model, *source, {0, source->count()}, images.files, class_names);
   }
-  log_remarks(remarks, files.size() - remarks.problems.size(), trained.value_or(0));
+  warn_of_inverted(remarks.inverted, files.size() - remarks.problems.size(), trained.value_or(0));
   if (remarks.problems.empty()) return;
   data::fail_data(fmt::format("{} of {} files cannot be read as images:\n  {}",
                               remarks.problems.size(), files.size(),

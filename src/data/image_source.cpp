@@ -125,12 +125,9 @@ void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& opti
   geometry.decode = {options.background, options.max_pixels};
 }
 
-bool decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::string& name,
+void decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::string& name,
                     std::uint8_t* out) {
-  imaging::Image image = imaging::decode(bytes, name, geometry.decode);
-  const bool transparent = image.was_transparent;
-  fit(std::move(image), geometry, name, out);
-  return transparent;
+  fit(imaging::decode(bytes, name, geometry.decode), geometry, name, out);
 }
 
 void ImageSource::decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,

@@ -61,9 +61,8 @@ void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
 void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& options);
 
 /// Decodes a picture into `out` as planes [C,H,W] of `geometry`: the only path from a file to
-/// pixels. Returns whether any pixel is transparent. Throws Error(kData) like imaging::decode and
-/// require_geometry.
-bool decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::string& name,
+/// pixels. Throws Error(kData) like imaging::decode and require_geometry.
+void decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::string& name,
                     std::uint8_t* out);
 
 /// Collects problems with single samples: either the first one is thrown as an Error, or all are

@@ -51,7 +51,6 @@ Image composite(const Image& image, const Colour& background) {
   const std::uint8_t* end = image.pixels.data() + image.pixels.size();
   for (const std::uint8_t* pixel = image.pixels.data(); pixel != end; pixel += image.channels) {
     const int alpha = pixel[colours];
-    if (alpha < 255) result.was_transparent = true;
     for (std::int64_t channel = 0; channel < result.channels; ++channel) {
       const int value = pixel[colours == 1 ? 0 : channel];
       *out++ = blend(value, alpha, background[static_cast<std::size_t>(channel)]);
@@ -72,7 +71,7 @@ Image upright(Image image, int orientation) {
   const std::int64_t right = from_right ? -1 : 1;
   const std::int64_t first =
       (from_bottom ? (image.height - 1) * image.width : 0) + (from_right ? image.width - 1 : 0);
-  Image result{image.height, image.width, image.channels, {}, image.was_transparent};
+  Image result{image.height, image.width, image.channels, {}};
   if (swaps) std::swap(result.height, result.width);
   result.pixels.resize(result.bytes());
   std::uint8_t* out = result.pixels.data();

@@ -24,7 +24,6 @@ struct Image {
   std::int64_t width = 0;
   std::int64_t channels = 1;         // 1: gray, 3: RGB
   std::vector<std::uint8_t> pixels;  // [height, width, channels] u8
-  bool was_transparent = false;      // the file has pixels that are not opaque
 
   std::size_t bytes() const { return static_cast<std::size_t>(height * width * channels); }
 };
