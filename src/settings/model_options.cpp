@@ -12,7 +12,6 @@ using LayerRow = Alternative<Layer>;
 
 const std::vector<std::string> kActivations{
     "tanh", "relu", "sigmoid", "gelu", "silu", "leaky_relu", "relu6", "hardswish", "hardsigmoid"};
-constexpr const char* kInferred = "input sizes are inferred: remove the key";
 constexpr const char* kOneOrTwo = "One number, or [height, width].";
 
 /// Returns the type of two numbers from `min` to `max`: [height, width], or one number for both.
@@ -104,7 +103,6 @@ LayerRow conv2d() {
   ADD_KEY(keys, groups, integer(1, kMaxLayerSize),
           "Number of groups of channels that are convolved separately.");
   add_weights(keys);
-  keys.explain_absent({{"in_channels", kInferred}});
   return row("conv2d", keys);
 }
 
@@ -113,7 +111,6 @@ LayerRow linear() {
   ADD_KEY(keys, out_features, output_size(),
           "Output features, or \"classes\", the number of classes of the data.", kRequired);
   add_weights(keys);
-  keys.explain_absent({{"in_features", kInferred}});
   return row("linear", keys);
 }
 
@@ -121,7 +118,6 @@ LayerRow batch_norm() {
   Schema<BatchNormLayer> keys;
   ADD_KEY(keys, eps, number({0, 1, true}), "Added to the variance.");
   ADD_KEY(keys, momentum, number({0, 1}), "Weight of a batch in the running statistics.");
-  keys.explain_absent({{"num_features", kInferred}, {"num_channels", kInferred}});
   return row("batch_norm", keys);
 }
 
@@ -130,7 +126,6 @@ LayerRow group_norm() {
   ADD_KEY(keys, num_groups, integer(1, kMaxLayerSize),
           "Number of groups of channels that are normalised separately.", kRequired);
   ADD_KEY(keys, eps, number({0, 1, true}), "Added to the variance.");
-  keys.explain_absent({{"num_channels", kInferred}, {"num_features", kInferred}});
   return row("group_norm", keys);
 }
 
@@ -241,13 +236,7 @@ std::vector<LayerRow> layer_table() {
 /// Returns the type of all layer lists.
 const Type<LayerList>& layer_list_type() {
   static const Type<LayerList> kType = [] {
-    Type<Layer> layer = named_union(layer_table(), {{"batch_norm2d", "batch_norm"},
-                                                    {"BatchNorm2d", "batch_norm"},
-                                                    {"BatchNorm1d", "batch_norm"},
-                                                    {"dense", "linear"},
-                                                    {"conv", "conv2d"},
-                                                    {"swish", "silu"},
-                                                    {"global_avg_pool", "adaptive_avg_pool2d"}});
+    Type<Layer> layer = named_union(layer_table());
     layer.write = [write = layer.write](const Layer& value) {
       const Json entry = write(value);
       return entry.size() == 1 ? entry["name"] : entry;  // a bare name

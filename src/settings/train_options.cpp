@@ -217,12 +217,11 @@ void add_machine(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, seed, integer(0, std::numeric_limits<std::int64_t>::max()),
           "Seed of the initial weights and the order of samples.");
   schema.add(deterministic_field());
-  ADD_KEY(schema, device, one_of<DeviceName>({"auto", "cpu", "cuda"}, {{"gpu", "cuda"}}),
+  ADD_KEY(schema, device, one_of<DeviceName>({"auto", "cpu", "cuda"}),
           "Device of the processes; auto: GPUs if there are any.");
   ADD_KEY(schema, backend, kNever, one_of<BackendName>({"auto", "nccl", "gloo"}),
           "Communication library; auto: NCCL on GPUs, Gloo on CPUs.");
-  const auto precision =
-      one_of<PrecisionName>({"auto", "fp32", "bf16"}, {{"float32", "fp32"}, {"bfloat16", "bf16"}});
+  const auto precision = one_of<PrecisionName>({"auto", "fp32", "bf16"});
   ADD_KEY(schema, precision, precision,
           "Compute type of layers during training; master weights and optimizer state are "
           "fp32. auto: bf16 if the CPU or GPU supports it natively, but fp32 for TorchScript on "

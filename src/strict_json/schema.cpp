@@ -152,8 +152,7 @@ std::nullopt_t JsonCursor::add_no_object(const std::vector<KnownKey>& own) const
   return add_mismatch("an object");
 }
 
-void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
-                                  const NamesWithText& absent) const {
+void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own) const {
   std::vector<KnownKey> keys;
   std::size_t count = 0;
   for (const Node::Member& member : node_->members) {
@@ -169,13 +168,9 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
         if (key.group != pointer_) keys.push_back({key.group, key.name});
       }
     }
-    std::string message = "unknown key \"" + shorten(member.key) + '"';
-    const auto why = std::ranges::find(absent, member.key, &NamesWithText::value_type::first);
-    if (why != absent.end()) {
-      message += "; " + why->second;
-    } else if (++count <= kMaxExplanations) {
-      message = explain_unknown_key(member.key, pointer_, keys);
-    }
+    std::string message = ++count <= kMaxExplanations
+                              ? explain_unknown_key(member.key, pointer_, keys)
+                              : "unknown key \"" + shorten(member.key) + '"';
     context_->problems.push_back({member.value.source, member.key_offset,
                                   join_pointer(pointer_, member.key), std::move(message)});
   }
@@ -304,8 +299,7 @@ Type<std::filesystem::path> path() {
 }
 
 std::optional<std::size_t> choose_name(const JsonCursor& cursor,
-                                       const std::vector<std::string>& names,
-                                       const NamesWithText& meant) {
+                                       const std::vector<std::string>& names) {
   const Json& given = cursor.value();
   std::string expected;
   for (std::size_t index = 0; index < names.size(); ++index) {
@@ -315,10 +309,7 @@ std::optional<std::size_t> choose_name(const JsonCursor& cursor,
   }
   std::string hint;
   if (given.is_string()) {
-    std::optional<std::string> name = closest_name(given.get<std::string>(), names);
-    for (const auto& [other, known] : meant) {
-      if (given == other) name = known;
-    }
+    const auto name = closest_name(given.get<std::string>(), names);
     if (name) hint = "; did you mean \"" + *name + "\"?";
   }
   return cursor.add_mismatch(expected, hint);

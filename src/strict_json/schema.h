@@ -63,9 +63,6 @@ std::optional<std::string> closest_name(std::string_view given,
 std::string explain_unknown_key(std::string_view key, std::string_view group,
                                 const std::vector<KnownKey>& keys);
 
-/// Names, each with a text: an explanation, or the name to suggest instead.
-using NamesWithText = std::vector<std::pair<std::string, std::string>>;
-
 /// State shared by all cursors over one document.
 struct ReadContext {
   Problems& problems;
@@ -115,9 +112,8 @@ class JsonCursor {
   /// Adds the error that this value is not an object with keys of `own`. If it is a name that one
   /// of these keys accepts, the error shows how to write it.
   std::nullopt_t add_no_object(const std::vector<KnownKey>& own) const;
-  /// Adds an error for each key of this object that is not in `own`. `absent` explains missing keys
-  /// that users may expect.
-  void add_unknown_keys(const std::vector<KnownKey>& own, const NamesWithText& absent) const;
+  /// Adds an error for each key of this object that is not in `own`.
+  void add_unknown_keys(const std::vector<KnownKey>& own) const;
 
  private:
   const Node* node_;
@@ -165,20 +161,17 @@ Type<std::string> file_name(const std::string& pattern = ".+", const std::string
 Type<std::string> text(const std::string& pattern, const std::string& expected);
 
 /// Returns the index of the cursor's text in `names`; otherwise adds an error with a suggestion.
-/// `meant` maps names used by other programs to the names to suggest.
 std::optional<std::size_t> choose_name(const JsonCursor& cursor,
-                                       const std::vector<std::string>& names,
-                                       const NamesWithText& meant = {});
+                                       const std::vector<std::string>& names);
 
 /// Returns the number as JSON, without a fraction if it is an integer.
 Json number_to_json(double value);
 
-/// Returns the type of an enum whose values count from 0; `names` are their names in order. `meant`
-/// maps names used by other programs to the names to suggest.
+/// Returns the type of an enum whose values count from 0; `names` are their names in order.
 template <class E>
-Type<E> one_of(const std::vector<std::string>& names, const NamesWithText& meant = {}) {
-  return {.read = [names, meant](const JsonCursor& cursor) -> std::optional<E> {
-            const std::optional<std::size_t> index = choose_name(cursor, names, meant);
+Type<E> one_of(const std::vector<std::string>& names) {
+  return {.read = [names](const JsonCursor& cursor) -> std::optional<E> {
+            const std::optional<std::size_t> index = choose_name(cursor, names);
             if (!index) return std::nullopt;
             return static_cast<E>(*index);
           },
@@ -399,16 +392,12 @@ class Schema {
            field.nested});
     }
     rules_.insert(rules_.end(), part.rules_.begin(), part.rules_.end());
-    absent_.insert(absent_.end(), part.absent_.begin(), part.absent_.end());
     for (const auto& each : part.checks_) {
       check([member, each](Owner& owner, const JsonCursor& at) {
         each(std::invoke(member, owner), at);
       });
     }
   }
-
-  /// Explains why keys that users may expect do not exist.
-  void explain_absent(const NamesWithText& absent) { absent_ = absent; }
 
   /// Rejects objects that meet all conditions, in the program and in the JSON Schema.
   void forbid(std::string where, std::initializer_list<Json> conditions, std::string message) {
@@ -439,7 +428,7 @@ class Schema {
       }
     }
     if (!std::ranges::all_of(cursor.node().members, [this](const auto& m) { return has(m.key); })) {
-      cursor.add_unknown_keys(keys(), absent_);
+      cursor.add_unknown_keys(keys());
     }
     if (cursor.is_layer()) return owner;
     for (const Rule& rule : rules_) {
@@ -521,7 +510,6 @@ class Schema {
   std::vector<Field<Owner>> fields_;
   std::vector<Rule> rules_;
   std::vector<Check> checks_;
-  NamesWithText absent_;
 };
 
 /// Adds a key that has the name of the member in which it is stored. `...` are the type, the
@@ -549,9 +537,9 @@ struct Alternative {
 };
 
 /// Returns the type of an object of one of these kinds, or of the bare name of a kind that may be
-/// bare. `meant` maps names used by other programs to the names to suggest.
+/// bare.
 template <class Union>
-Type<Union> named_union(std::vector<Alternative<Union>> kinds, const NamesWithText& meant = {}) {
+Type<Union> named_union(std::vector<Alternative<Union>> kinds) {
   std::vector<std::string> names;
   Json bare = Json::array();
   Json choices = Json::array();
@@ -562,12 +550,11 @@ Type<Union> named_union(std::vector<Alternative<Union>> kinds, const NamesWithTe
   }
   if (!bare.empty()) choices.push_back({{"enum", bare}});
   const auto rows = std::make_shared<const std::vector<Alternative<Union>>>(std::move(kinds));
-  return {.read = [rows, names, meant](const JsonCursor& cursor) -> std::optional<Union> {
+  return {.read = [rows, names](const JsonCursor& cursor) -> std::optional<Union> {
             const bool is_object = cursor.value().is_object();
             if (is_object && !cursor.has("name")) return cursor.add_error("needs \"name\"");
             const auto index = choose_name(
-                is_object ? cursor.member("name") : cursor.or_else("an object with a name"), names,
-                meant);
+                is_object ? cursor.member("name") : cursor.or_else("an object with a name"), names);
             if (!index) return std::nullopt;
             const Alternative<Union>& row = (*rows)[*index];
             if (is_object) return row.schema.read(cursor);

@@ -167,12 +167,10 @@ TEST_CASE("devices are named one by one") {
   }
 }
 
-TEST_CASE("names from other programs get a suggestion") {
+TEST_CASE("names that are close to others get a suggestion") {
   using Case = std::pair<const char*, const char*>;
   const auto [text, hint] =
-      GENERATE(values<Case>({{R"({"device":"gpu"})", R"("cuda"?)"},
-                             {R"({"precision":"bfloat16"})", R"("bf16"?)"},
-                             {R"({"model":{"name":"resnet"}})", R"("resnet18"?)"},
+      GENERATE(values<Case>({{R"({"model":{"name":"resnet"}})", R"("resnet18"?)"},
                              {R"({"schedule":{"name":"cos"}})", R"("cosine"?)"}}));
   const auto lines = lines_for(text);
   REQUIRE(lines.size() == 1);
