@@ -6,14 +6,12 @@ usage: scripts/gpu_check [--output FILE] [--parts doctor,nccl,tests,parity,smoke
 Runs from a built repository, or from an unpacked bundle on a node that has nothing but PyTorch. Writes what it found as
 JSON (default: scripts/bench/results/gpu-<model>.json), with what the commands printed in <the same name>-logs.tar.gz, both
 anew after every part, and exits 0 if every check passed. For a machine that is borrowed for a short while, all parts that time
-nothing run at once, and each command is cut off after two minutes. The peers in Python have parts of their own, which run only by
-name: python_net, python_lenet, python_mlp.
+nothing run at once, and each command is cut off after two minutes.
 """
 
 import argparse
 import csv
 import functools
-import importlib.util
 import json
 import os
 import platform
@@ -270,19 +268,6 @@ def check_features(checks):
     together(*(functools.partial(check, *case) for case in cases))
 
 
-def check_against_python(checks, case):
-    """scripts/bench/run on one GPU, with the peers that this Python can run; its result lies beside this one's."""
-    missing = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
-    if "torch" in missing:
-        checks.report("against Python", True, "left out: this Python has no torch")
-        return
-    peers = "ours,best" + ("" if missing else ",ddp")
-    result = checks.output.with_name(f"{checks.output.stem}-python-{case}.json")
-    checks.command(f"against Python, {case}", sys.executable, str(runs.ROOT / "scripts" / "bench" / "run"), case,
-                   "--device", "cuda", "--processes", "1", "--epochs", "5", "--runs", "1", "--peers", peers,
-                   "--binary", program(), "--output", str(result))
-
-
 PARTS = {
     "doctor": lambda checks: checks.command("doctor", program(), "doctor"),
     "nccl": check_two_ranks_of_nccl,
@@ -296,7 +281,6 @@ PARTS = {
     "profile": check_profile,
 }
 AT_ONCE = ("nccl", "tests", "parity", "smoke", "features", "sanitizer")
-BY_NAME = {f"python_{case}": functools.partial(check_against_python, case=case) for case in ("net", "lenet", "mlp")}
 
 
 def driver_version():
@@ -318,11 +302,10 @@ def describe_machine(gpus):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--output", metavar="FILE", help="where the result goes")
-    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,…", help="of %(default)s, and by name alone " + ", ".join(BY_NAME))
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,…", help="of %(default)s")
     arguments = parser.parse_args()
     chosen = arguments.parts.split(",")
-    parts = PARTS | BY_NAME
-    if unknown := set(chosen) - set(parts):
+    if unknown := set(chosen) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     gpus = runs.gpu_names()
     if not gpus:
@@ -338,7 +321,7 @@ def main():
         def run_part(name):
             begin_s = time.monotonic()
             try:
-                parts[name](checks)
+                PARTS[name](checks)
             except (Exception, SystemExit) as error:  # pylint: disable=broad-exception-caught
                 checks.report(name, False, f"{type(error).__name__}: {error}")
             with checks.lock:
@@ -349,7 +332,7 @@ def main():
                 with tarfile.open(output.with_name(f"{output.stem}-logs.tar.gz"), "w:gz") as tar:
                     tar.add(checks.logs, arcname=f"{output.stem}-logs")
 
-        for group in [["doctor"], AT_ONCE, *([name] for name in parts if name not in ("doctor", *AT_ONCE))]:
+        for group in [["doctor"], AT_ONCE, *([name] for name in PARTS if name not in ("doctor", *AT_ONCE))]:
             if here := [name for name in group if name in chosen]:
                 together(*(functools.partial(run_part, name) for name in here))
     failed = sum(not check["ok"] for check in checks.results)

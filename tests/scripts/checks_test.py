@@ -73,54 +73,6 @@ def test_what_goes_against_the_table_is_named(layers, name, text, finding):
     assert any(finding in line for line in found), found
 
 
-# Names
-
-SOUND = """#pragma once
-class Later;
-struct Options;
-
-/// What a reader needs to open a file. The path is relative to the working directory.
-///
-///     Options{"a.idx"}
-struct Options {
-  int count = 0;  // data of the file
-};
-template <>
-struct Hash<Options> {};
-enum class Color { kRed };
-/// Opens the file and returns how many samples it holds; throws Error(kData) where it is damaged
-/// (see the note above).
-int open_file(const Options& options, int data_count);
-"""
-
-
-@pytest.fixture
-def names(tmp_path):
-    table = "".join(line for line in LAYERS.splitlines(keepends=True) if "comm" not in line)
-    return write(tmp_path, {"src/README.md": table, "src/base/error.h": "struct Hash;\n", "src/data/file.h": SOUND})
-
-
-@pytest.mark.parametrize("text", [
-    "", "namespace mnist_train::data {}\nusing namespace data;\n", "auto n = view.data();\n", "return data;\n", "void f(int data_);\n",
-    "data::Options options;\n", 'say("the data, and more");\n', "void data();\n",
-])
-def test_sound_names_and_uses_of_a_layers_name_that_hide_nothing_pass(names, text):
-    assert findings("check_names", write(names, {"src/base/use.cpp": text})) == []
-
-
-@pytest.mark.parametrize("text, finding", [
-    ("struct Options {\n};\n", "src/data/file.h:8: a second type Options; the first is in src/base/new.h:1"),
-    ("class Reader::Color {\n};\n", "a second type Color"),
-    ("void f(const Bytes& data);\n", "src/base/new.h:1: data is the name of a layer's namespace"),
-    ("std::vector<int> data;\n", "data is the name"),
-    ("for (const auto& [name, data] : parts) {\n", "data is the name"),
-    ("for (int data : numbers) {\n", "data is the name"),
-])
-def test_names_that_go_against_the_rules_are_named(names, text, finding):
-    found = findings("check_names", write(names, {"src/base/new.h": text}))
-    assert any(finding in line for line in found), found
-
-
 # Markdown
 
 README = """# A project
