@@ -97,9 +97,10 @@ void print_run_result(const Worker& worker, const report::Summary& summary) {
   if (summary.best_test_accuracy) {
     const settings::BestBy best_by = worker.config.checkpoint.best_by;
     const bool by_accuracy = best_by == settings::BestBy::kAccuracy;
-    best = fmt::format(", best {}{:.2f} % in epoch {}",
-                       by_accuracy ? "" : fmt::format("by {} ", report::words_for(best_by)),
-                       100 * *summary.best_test_accuracy, summary.best_epoch.value_or(0));
+    best =
+        fmt::format(", {}{:.2f} % in epoch {}{}", by_accuracy ? "best " : "",
+                    100 * *summary.best_test_accuracy, summary.best_epoch.value_or(0),
+                    by_accuracy ? "" : fmt::format(", the best by {}", report::words_for(best_by)));
   }
   const std::string result =
       fmt::format("finished: test accuracy {:.2f} %{}; {:.1f} s; {}",

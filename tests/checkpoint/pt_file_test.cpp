@@ -212,7 +212,7 @@ TEST_CASE("inconsistent archives are refused with the reason") {
       {of_six(0, integer(INT64_MAX) + integer(INT64_MAX), integer(0) + integer(0)),
        "much larger than the file"},
       {{of_six(0, integer(6), integer(1)).pickle, {{"0", ""}}}, "smaller than its tensor"},
-      {{"\x80\x02" + global("os", "system") + ".", {}}, "has no named tensors"},
+      {{"\x80\x02" + global("os", "system") + ".", {}}, "not a dict of tensors"},
   };
   for (const Case& bad : cases) {
     const TempFolder folder;
@@ -518,7 +518,7 @@ TEST_CASE("malformed pickles are refused with the reason") {
        of_protocol_2({"", "R", "Nt", "}u", "\x87", "\x93", "\x81", "(00", "N(\x85", "(", "1"})},
       {"appends to something that is not a list", of_protocol_2({"(e"})},
       {"sets items of something that is not a dict", of_protocol_2({"(u", "}(Nu"})},
-      {"has no named tensors",
+      {"not a dict of tensors",
        of_protocol_2({"N", "]", "}", "}(K\x01" + small_tensor() + "u", small_tensor(), kOrdered})},
       {"a memo entry that it never set", of_protocol_2({"h\x07", "Nq\x05h\x04"})},
       {"memo is too large", of_protocol_2({"Nr\xff\xff\xff\x7f"})},

@@ -315,11 +315,11 @@ TEST_CASE("random lists of layers agree with LibTorch in fp64, forward and backw
     const auto exact = model_of(layers, at::kDouble);
     // Behind a batch norm, some gradients are sums that nearly cancel; LibTorch keeps fewer digits.
     check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
-                can_compute(at::kFloat) ? 2e-4 : 1e-3);
+                can_compute(at::kFloat) ? 2e-4 : 1e-2);
     model->eval();
     exact->eval();
     check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
-                1e-5);
+                can_compute(at::kFloat) ? 1e-5 : 1e-4);
   }
 }
 

@@ -84,8 +84,7 @@ def test_a_new_head_is_suggested_and_starts(tmp_path):
     frozen = train(tmp_path, changes(suggested) | {"parameters": [{"match": "head", "frozen": True}]}, output="frozen")
     assert "parameters freeze fc.weight, which model.weights.new leaves at its random initial values" in frozen.stderr
     weights.unlink()
-    run("--config", config, "--output", frozen.path, "--resume", "auto", "--set", 'parameters=[{"match":"head","frozen":true}]',
-        "--set", "model.weights.new=head", "--set", "max_steps=2", expect=0)
+    run("--config", frozen.path / "config.json", "--output", frozen.path, "--resume", "auto", "--set", "max_steps=2", expect=0)
     assert "six.pt" in run("--config", config, "--output", tmp_path / "new", expect=5).stderr
 
 

@@ -252,13 +252,13 @@ def test_a_script_brings_its_frozen_parameters(tmp_path, digits):
     assert kept == {name for name in before if name.startswith(("conv", "norm"))}
     rows = run("describe", "--config", write_config(tmp_path, config), expect=0).stdout
     assert "weight, bias: frozen" in rows
+    thawed = train(tmp_path, config | {"parameters": [{"match": "norm.*", "frozen": False}]}, output="thawed")
+    assert {name for name, tensor in thawed.weights().items() if numpy.array_equal(tensor, before[name])} == {"conv.weight", "conv.bias"}
     # Its last parameter is not the last layer's.
     script = torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.PReLU(1)))
     head = with_script(tmp_path, digits[0], script, parameters=[{"match": "head", "learning_rate_factor": 2}])
     refused = run("describe", "--config", write_config(tmp_path, head), expect=2).stderr
     assert '/parameters: "head" is the module of the last parameter, 2.weight [1], which does not have 10 outputs' in refused
-    thawed = train(tmp_path, config | {"parameters": [{"match": "norm.*", "frozen": False}]}, output="thawed")
-    assert {name for name, tensor in thawed.weights().items() if numpy.array_equal(tensor, before[name])} == {"conv.weight", "conv.bias"}
 
 
 @pytest.mark.parametrize("training", [True, False])

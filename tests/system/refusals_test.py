@@ -133,12 +133,6 @@ def test_a_result_that_cannot_be_printed_is_a_failure(tmp_path):
         assert "cannot write to standard output" in done.stderr, done.stderr
 
 
-def test_a_warm_up_that_max_steps_cuts_is_said(tmp_path):
-    folder = train(tmp_path, {"max_steps": 3, "schedule": {"warmup_epochs": 1}})
-    assert "schedule.warmup_epochs 1 is 20 steps, but max_steps ends the run after 3" in folder.stderr
-    assert folder.summary()["steps"] == 3
-
-
 @pytest.mark.parametrize("number, code", swept([(signal.SIGINT, 130), (signal.SIGTERM, 143)], [(signal.SIGTERM, 143)]))
 def test_a_conversion_that_is_stopped_says_so_and_leaves_nothing(tmp_path, number, code):
     (tmp_path / "to").mkdir()

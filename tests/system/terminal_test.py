@@ -155,10 +155,8 @@ def test_a_dumb_terminal_gets_plain_lines(tmp_path):
 
 def test_the_end_of_a_run_says_what_to_do_next(tmp_path):
     folder = train(tmp_path, {"epochs": 2})
-    accuracies = folder.read_json("accuracies.json")
-    best = max(accuracies)
     lines = folder.stderr.splitlines()[-3:]
-    assert lines[0].endswith(f"checkpoints/best.safetensors (test accuracy {100 * best:.2f} %)"), lines
+    assert lines[0].endswith("checkpoints/best.safetensors"), lines
     assert lines[1].startswith("page: ") and (tmp_path / lines[1].split(": ")[1]).is_file()
     command = lines[2].removeprefix("classify images: ").split()
     assert command[1:3] == ["predict", "--checkpoint"] and (tmp_path / command[3]).exists(), lines
