@@ -167,7 +167,7 @@ at::Tensor read_tensor(const at::Tensor& bytes, const PickledTensor& pickled) {
 
 /// Reads the tensors of `source`, a file in either format, and each storage once.
 template <class Source>
-TensorFile read_tensors(Source source, std::uintmax_t file_size) {
+TensorFile read_tensors(Source&& source, std::uintmax_t file_size) {
   std::uintmax_t left = kMostShared * file_size + kMostRepeatedBytes;
   TensorFile content;
   const at::Tensor pickle = source.pickle();

@@ -77,7 +77,8 @@ void launch(const std::string& name, const accelerator::Grid& grid, const Argume
   std::apply(
       [&](const auto&... value) {
         kernels_in_use().launch(name, grid,
-                                std::array{accelerator::KernelArgument{&value, sizeof value}...});
+                                std::array{accelerator::KernelArgument{
+                                    static_cast<const void*>(&value), sizeof value}...});
       },
       values);
 }
