@@ -3,8 +3,8 @@
 
 usage: check_markdown.py [REPOSITORY]
 
-Prints FILE:LINE: MESSAGE for each finding and exits 1 if there is any: a relative link or picture whose file does not exist,
-an anchor (#...) that no heading of the file has, and a README.md that has grown beyond a page.
+Prints FILE:LINE: MESSAGE for each finding and exits 1 if there are any: relative links and images whose file does not exist,
+anchors (#...) without a matching heading, and a README.md that is too long.
 """
 
 import re
@@ -28,7 +28,7 @@ def markdown_files(repository):
 
 
 def lines_of_prose(path):
-    """(number, line) without fenced code; code within a line is blanked."""
+    """Yields (number, line) outside fenced code, with inline code blanked."""
     fenced = False
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if re.match(r"\s*(```|~~~)", line):
@@ -38,7 +38,7 @@ def lines_of_prose(path):
 
 
 def anchor(heading):
-    """As GitHub makes it of a heading's text."""
+    """Returns the anchor that GitHub generates for a heading."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
@@ -58,15 +58,15 @@ def anchors(path):
 
 
 def check_link(path, target):
-    """What is wrong with a link of that file; nothing when it leads somewhere, or out of the repository."""
+    """Returns an error message for a broken link of the file, or None if the link is valid or external."""
     if re.match(r"[a-z][a-z0-9+.-]*:", target):
         return None
     name, _, fragment = target.partition("#")
     goal = (path.parent / unquote(name)).resolve() if name else path
     if not goal.exists():
-        return f"{target}: there is no such file"
+        return f"{target}: file not found"
     if fragment and goal.suffix == ".md" and unquote(fragment) not in anchors(goal):
-        return f"{target}: {goal.name} has no such heading"
+        return f"{target}: no such heading in {goal.name}"
     return None
 
 
@@ -81,14 +81,14 @@ def check_file(path):
 def check_size(readme):
     lines = readme.read_text(encoding="utf-8").splitlines()
     if len(lines) > MAX_README_LINES:
-        yield len(lines), f"{len(lines)} lines, at most {MAX_README_LINES}: move some of it beside its subject"
+        yield len(lines), f"{len(lines)} lines, at most {MAX_README_LINES}: move details to the README of their folder"
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_README_COLUMNS:
             yield number, f"{len(line)} columns, at most {MAX_README_COLUMNS}"
 
 
 def check_repository(repository):
-    """All findings as (path, line, message)."""
+    """Yields all findings as (path, line, message)."""
     for path in markdown_files(repository):
         for number, message in check_file(path):
             yield path, number, message

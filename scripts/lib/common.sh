@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What every script needs: where the repository is, messages and failures, configuring and building.
+# Common functions of the scripts: paths, messages and failures, configuring and building.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 build=$root/build
@@ -7,7 +7,7 @@ venv=$root/.venv
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 
-# fail CODE MESSAGE: exit codes are those of mnist-train (2: usage or set-up, 1: the rest).
+# fail CODE MESSAGE: exits with mnist-train's exit codes (2: usage or setup, 1: other errors).
 fail() {
   say "$2"
   exit "$1"
@@ -16,7 +16,7 @@ fail() {
 # wants_help ARGUMENT...
 wants_help() { [[ " $* " == *" --help "* || " $* " == *" -h "* ]]; }
 
-# Jobs that compile at once: one a core, and at most one a 2 GB of free memory.
+# Number of parallel compile jobs: one per core, but at most one per 2 GB of available memory.
 build_jobs() {
   local cores memory_kb by_memory
   cores=$(nproc)
@@ -26,7 +26,7 @@ build_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
-# Unpacked from scripts/bundle's archive: programs are there, and nothing to build them from.
+# Whether this is an unpacked archive of scripts/bundle, which has programs but no sources.
 is_bundle() { [[ -x $root/bin/mnist-train ]]; }
 
 has_nvidia_driver() {
@@ -40,12 +40,12 @@ configure() {
   shift
   if [[ -e $folder/CMakeCache.txt ]]; then
     home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$folder/CMakeCache.txt")
-    # A build folder that moved with its checkout remembers the old place.
+    # A build folder that was moved with its checkout still has the old path.
     if [[ $home != "$root" ]]; then options+=(--fresh -G Ninja); fi
   else
     options+=(-G Ninja)
   fi
-  # LibTorch is looked for anew: what the earlier run chose may not be the first choice any more.
+  # Search for LibTorch again: a better match may be available since the last configure.
   cmake -S "$root" -B "$folder" "${options[@]}" -U MNIST_TRAIN_TORCH_FOLDER "$@" >&2 ||
     fail 2 "CMake could not configure $folder; see above"
 }
@@ -58,7 +58,7 @@ build() {
   cmake --build "$folder" -j "$(build_jobs)" "${targets[@]}" >&2 || fail 1 "the build in $folder failed; see above"
 }
 
-# Warnings are errors with the compilers that the project is tested with, and remarks with others.
+# Warnings are errors only with the compilers that the project is tested with.
 warnings_as_errors() {
   case $(c++ -dumpversion) in
     12 | 13 | 14) echo ON ;;

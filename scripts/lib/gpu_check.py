@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Everything that only a machine with a GPU can show: the doctor, the [gpu] tests, the smoke test, parity with the CPU, timings.
+"""Runs all checks that need a GPU: doctor, the [gpu] tests, the smoke test, parity with the CPU, timings.
 
 usage: scripts/gpu_check [--output FILE] [--parts doctor,nccl,tests,parity,smoke,features,sanitizer,speed,training,profile]
 
-Runs from a built repository, or from an unpacked bundle on a node that has nothing but PyTorch. Writes what it found as
-JSON (default: scripts/bench/results/gpu-<model>.json), with what the commands printed in <the same name>-logs.tar.gz, both
-anew after every part, and exits 0 if every check passed. For a machine that is borrowed for a short while, all parts that time
-nothing run at once, and each command is cut off after two minutes.
+Runs from a built repository, or from an unpacked bundle on a node that has only PyTorch. After each part it writes the results
+as JSON (default: scripts/bench/results/gpu-<model>.json) and the commands' output to <the same name>-logs.tar.gz. Exits 0 if
+all checks passed. To save GPU time, parts without timings run concurrently, and each command is stopped after two minutes.
 """
 
 import argparse
@@ -32,11 +31,11 @@ import runs  # noqa: E402
 
 WEIGHTS_TOLERANCE = 1e-3  # after 20 steps in fp32, relative to a tensor's norm; see smoke.py
 ACCURACY_TOLERANCE = 0.004  # after 2 epochs
-ACCURACY_GOAL = 0.987  # of configs/mnist.json after 10 epochs
-SHORT = {"max_steps": 40, "deterministic": False}  # on top of runs.SMALL
+ACCURACY_GOAL = 0.987  # for configs/mnist.json after 10 epochs
+SHORT = {"max_steps": 40, "deterministic": False}  # changes to runs.SMALL
 COMMAND_S = 120
-FEW_THREADS = {"OMP_NUM_THREADS": "2"}  # for what runs at once
-# Nsight Compute takes 0.2 s for a launch: those before the first step, and those of two steps.
+FEW_THREADS = {"OMP_NUM_THREADS": "2"}  # for commands that run concurrently
+# Nsight Compute takes 0.2 s per launch. (Launches before the first step, launches of two steps.)
 PROFILED_LAUNCHES = {"net": (40, 100), "resnet18": (50, 460)}
 
 
@@ -64,16 +63,16 @@ class Checks:
             print(f"{'ok    ' if ok else 'FAILED'}  {name}: {detail}", flush=True)
 
     def command(self, name, *command, forbidden=None, variables=None):
-        """A command that succeeds or fails as a whole; its last lines tell, all of them lie in a file."""
+        """Runs a command and reports success or failure with its last lines; a log file has its full output."""
         path = self.logs / f"{file_name(name)}.log"
         with open(path, "w", encoding="utf-8") as log:
-            # In a session of its own, so that all it started can be ended with it.
+            # In a new session, so that its descendants can be killed with it.
             with subprocess.Popen(command, env={**runs.environment(), **(variables or {})}, cwd=runs.ROOT, stdout=log,
                                   stderr=subprocess.STDOUT, start_new_session=True) as process:
                 try:
                     ended = f"exit {process.wait(COMMAND_S)}"
                 except subprocess.TimeoutExpired:
-                    ended = f"cut off after {COMMAND_S} s"
+                    ended = f"timed out after {COMMAND_S} s"
                 if process.poll() != 0:
                     end_session(process.pid)
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -90,7 +89,7 @@ class Checks:
         summary = run.summary()
         figures = {key: summary[key] for key in ("startup_seconds", "train_seconds", "test_seconds", "wall_seconds")}
         figures["epoch_train_seconds"] = [line["train_seconds"] for line in run.epochs()]
-        # The first holds the choice of kernels and the capture.
+        # The first epoch includes kernel selection and graph capture.
         figures["second_epoch_seconds"] = (figures["epoch_train_seconds"] + [None, None])[1]
         figures |= {key: summary[key] for key in ("samples_per_second", "world_size", "backend", "peak_memory_bytes",
                                                   "execution", "precision")}
@@ -107,17 +106,17 @@ def end_session(leader):
 
 
 def together(*calls):
-    """Runs all at once, and then raises what the first that failed raised."""
+    """Runs all calls concurrently and raises the exception of the first one that failed."""
     with ThreadPoolExecutor(len(calls)) as executor:
         for future in [executor.submit(call) for call in calls]:
             future.result()
 
 
 def check_gpu_tests(checks):
-    """Each case in a process of its own: an error of the device stays with it."""
+    """Runs each test case in a separate process, so that a device error affects only that case."""
     tests = program("mnist-train-tests")
     listed = subprocess.run([tests, "[gpu]", "--list-tests"], env=runs.environment(), text=True, capture_output=True, check=False)
-    names = re.findall(r"^  (\S.*)$", listed.stdout, re.MULTILINE)  # long ones continue in the next line
+    names = re.findall(r"^  (\S.*)$", listed.stdout, re.MULTILINE)  # long names continue on the next line
     if not names:
         checks.report("[gpu] tests", False, listed.stdout + listed.stderr)
         return
@@ -162,7 +161,7 @@ def check_training(checks):
 
 
 def check_two_ranks_of_nccl(checks):
-    """NCCL refuses two ranks on one GPU unless it takes them for two hosts'."""
+    """Runs two ranks on one GPU, which NCCL allows only if NCCL_HOSTID places them on different hosts."""
     script = ('RANK=0 NCCL_HOSTID=host0 "$@" & first=$!; RANK=1 NCCL_HOSTID=host1 "$@"; second=$?; '
               'wait $first && exit $second')
     config = checks.folder / "nccl.json"
@@ -193,7 +192,7 @@ SPEED_CONFIGS = {"net": "mnist", "resnet18": "fashion_mnist_resnet18", "lenet": 
 
 
 def speed_config(model):
-    """As the configs have it, on MNIST's images in bf16."""
+    """Returns the config of a model, changed to MNIST and bf16."""
     config = json.loads((runs.ROOT / "configs" / f"{SPEED_CONFIGS[model]}.json").read_text())
     config = {key: value for key, value in config.items() if key not in ("data", "launch")}
     return runs.merged(config, {"data": {"dataset": "mnist"}, "launch": {"max_restarts": 0}, "epochs": 3, "device": "cuda",
@@ -210,9 +209,9 @@ def check_speed(checks):
 
 
 def check_profile(checks):
-    """The kernels of one step and their times, from Nsight Compute."""
+    """Measures the kernel times of one step with Nsight Compute."""
     if not shutil.which("ncu"):
-        checks.report("profile", True, "left out: there is no ncu here")
+        checks.report("profile", True, "skipped: ncu not found")
         return
     for model, (skipped, profiled) in PROFILED_LAUNCHES.items():
         changes = {"max_steps": 8, "epochs": 1, "cuda_graphs": "off", "data": {"limit_train": 2560, "limit_test": 256}}
@@ -228,7 +227,7 @@ def check_profile(checks):
 
 
 def kernels_of_last_step(text):
-    """Sums by kernel between the last two launches of the optimizer's: [[name, launches, µs]], the slowest first."""
+    """Returns [[name, launches, µs]] by kernel, slowest first, between the last two launches of the optimizer kernel."""
     rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))
     rows = [row for row in rows if row["ID"].isdigit()]
     ends = [place for place, row in enumerate(rows) if row["Kernel Name"].startswith("update_by_")]
@@ -242,9 +241,9 @@ def kernels_of_last_step(text):
 
 
 def check_sanitizer(checks):
-    """NVIDIA's memory and race checks of our own kernels."""
+    """Runs compute-sanitizer's memcheck and racecheck on the project's kernels."""
     if not shutil.which("compute-sanitizer"):
-        checks.report("sanitizer", True, "left out: there is no compute-sanitizer here")
+        checks.report("sanitizer", True, "skipped: compute-sanitizer not found")
         return
     case = ("--error-exitcode", "9", program("mnist-train-tests"), "[gpu][kernels]")
     together(*(functools.partial(checks.command, f"sanitizer: {tool}", "compute-sanitizer", "--tool", tool, *case,
@@ -252,7 +251,7 @@ def check_sanitizer(checks):
 
 
 def check_features(checks):
-    """What has no test of its own on a GPU: 40 steps each."""
+    """Trains 40 steps with each feature that no other check covers on a GPU."""
     mixup = {"augment": [{"name": "random_crop", "padding": 2}, "mixup"]}
     cases = (
         ("augmentation", 1, {"data": mixup}),
@@ -301,15 +300,15 @@ def describe_machine(gpus):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--output", metavar="FILE", help="where the result goes")
-    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,…", help="of %(default)s")
+    parser.add_argument("--output", metavar="FILE", help="result file")
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,…", help="default: %(default)s")
     arguments = parser.parse_args()
     chosen = arguments.parts.split(",")
     if unknown := set(chosen) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     gpus = runs.gpu_names()
     if not gpus:
-        sys.exit("gpu_check: nvidia-smi shows no GPU here")
+        sys.exit("gpu_check: nvidia-smi lists no GPU")
     model = file_name(gpus[0])
     output = Path(arguments.output or runs.ROOT / "scripts" / "bench" / "results" / f"gpu-{model}.json").resolve()
     machine = describe_machine(gpus)

@@ -1,4 +1,4 @@
-"""How scripts/smoke and scripts/gpu_check start mnist-train and read what it leaves. Needs Python's own library alone."""
+"""Runs mnist-train and reads its run folder, for scripts/smoke and scripts/gpu_check. Needs only the standard library."""
 
 import array
 import importlib.util
@@ -13,9 +13,9 @@ import time
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]  # of the repository, or of a bundle
+ROOT = Path(__file__).resolve().parents[2]  # the repository, or an unpacked bundle
 
-# 20 steps an epoch; every key that the results hang on is named.
+# 20 steps per epoch; every key that affects the results is set.
 SMALL = {
     "epochs": 2,
     "batch_size": 128,
@@ -31,35 +31,35 @@ SMALL = {
 
 
 def programs_folder():
-    """Where MNIST_TRAIN_BINARY lies, bin/ of a bundle, else build/bin of the repository."""
+    """Returns the folder of MNIST_TRAIN_BINARY if set, else bin/ of a bundle or build/bin of the repository."""
     if "MNIST_TRAIN_BINARY" in os.environ:
         return Path(os.environ["MNIST_TRAIN_BINARY"]).parent
     for folder in (ROOT / "bin", ROOT / "build" / "bin"):
         if (folder / "mnist-train").exists():
             return folder
-    sys.exit(f"there is no mnist-train in {ROOT}/bin or {ROOT}/build/bin: run scripts/setup first")
+    sys.exit(f"no mnist-train in {ROOT}/bin or {ROOT}/build/bin; run scripts/setup first")
 
 
 def is_bundle():
-    """As scripts/lib/common.sh has it."""
+    """Returns whether this is an unpacked bundle, like is_bundle in scripts/lib/common.sh."""
     return (ROOT / "bin" / "mnist-train").exists()
 
 
 def environment():
-    """The caller's, with the data set, and for a bundle with the LibTorch of this Python where LD_LIBRARY_PATH leads to none."""
+    """Returns the environment plus the data folder and, for a bundle, this Python's LibTorch unless LD_LIBRARY_PATH has one."""
     variables = dict(os.environ)
     variables.setdefault("MNIST_TRAIN_DATA", str(ROOT / "third_party"))
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     if is_bundle() and not any((Path(folder) / "libtorch_cpu.so").exists() for folder in folders):
         spec = importlib.util.find_spec("torch")
         if not spec or not spec.submodule_search_locations:
-            sys.exit("no LibTorch: name its lib folder in LD_LIBRARY_PATH, or use a Python that has torch")
+            sys.exit("LibTorch not found; add its lib folder to LD_LIBRARY_PATH, or use a Python with torch")
         variables["LD_LIBRARY_PATH"] = ":".join([str(Path(spec.submodule_search_locations[0]) / "lib"), *folders])
     return variables
 
 
 def gpu_names():
-    """What nvidia-smi lists, within CUDA_VISIBLE_DEVICES."""
+    """Returns nvidia-smi's GPU names, as many of them as CUDA_VISIBLE_DEVICES lists."""
     if not shutil.which("nvidia-smi"):
         return []
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -78,7 +78,7 @@ def merged(base, changes):
 
 
 class RunFolder:
-    """The files that a run leaves."""
+    """Reads the output files of a run."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -90,7 +90,7 @@ class RunFolder:
         return self.read_json("summary.json")
 
     def lines(self):
-        """The whole lines of metrics.jsonl so far."""
+        """Returns the records of metrics.jsonl so far, without an incomplete last line."""
         path = self.folder / "metrics.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.split("\n")[:-1]]
@@ -103,7 +103,7 @@ class RunFolder:
 
 
 class Run(RunFolder):
-    """One run of mnist-train in a folder of its own."""
+    """One run of mnist-train in its own run folder."""
 
     def __init__(self, folder, config, processes):
         super().__init__(folder)
@@ -127,7 +127,7 @@ class Run(RunFolder):
         return self
 
     def interrupt_after(self, step):
-        """Starts, and ends it by SIGTERM after that many steps; it saves and exits 143."""
+        """Starts the run and sends SIGTERM after `step` steps; the run must save a checkpoint and exit 143."""
         with open(self.folder.with_suffix(".log"), "w+", encoding="utf-8") as log:
             with subprocess.Popen(self.command(), env=environment(), stderr=log, stdout=log) as process:
                 while process.poll() is None and len(self.steps()) < step:
@@ -140,7 +140,7 @@ class Run(RunFolder):
         return self
 
     def weights(self):
-        """One array of floats a tensor of model.pt, in the file's order."""
+        """Returns one array of floats per tensor of model.pt, in file order."""
         tensors = []
         with zipfile.ZipFile(self.folder / "model.pt") as archive:
             root = archive.namelist()[0].split("/")[0]
@@ -150,6 +150,6 @@ class Run(RunFolder):
 
 
 def relative_difference(run, reference):
-    """The largest over all tensors of |a - b| / |b|, in Euclidean norms: rounding may move a single ReLU across zero."""
+    """Returns the maximum of |a - b| / |b| over all tensors, in Euclidean norms: rounding may flip the sign of a ReLU input."""
     pairs = zip(run.weights(), reference.weights(), strict=True)
     return max(math.dist(one, other) / math.hypot(*other) for one, other in pairs)

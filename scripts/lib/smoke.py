@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains for a moment on several processes and checks what comes out: parity with one process, files, resume.
+"""Runs a short multi-process training and checks parity with a single process, output files and resume.
 
 usage: scripts/smoke [--gpus N] [--cpu | --share-gpu] [--wiring] [--keep DIR]
 
-Without flags: two processes on two GPUs over NCCL. Fewer GPUs than --gpus is a failure, unless --cpu (Gloo, no GPU) or
---share-gpu (the processes share what GPUs there are, over Gloo) asks for less. --wiring leaves out, by name, what depends on
-what the devices compute, for devices that only stand in for GPUs. Exit code 0 if all is as it should be.
+Default: two processes on two GPUs over NCCL. Fails if there are fewer GPUs than --gpus, unless --cpu (Gloo, no GPU) or
+--share-gpu (the processes share the available GPUs, over Gloo) is given. --wiring is for mock GPUs: it skips the checks of
+computed values and reports which ones. Exits 0 if all checks pass.
 """
 
 import argparse
@@ -17,22 +17,22 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 import runs  # noqa: E402
 
-# A GPU does 40 steps before anyone can interrupt it; a mock GPU is slower.
+# A GPU takes 40 steps before the script can interrupt it; a mock GPU is slower.
 LONGER = {"epochs": 3, "data": {"limit_train": 60000}}
 LONGER_ON_MOCKS = {"epochs": 3, "data": {"limit_train": 5120}}
-# Of weights after 20 steps, relative to a tensor's norm. cuDNN's gradients of weights have errors of up to 1.6e-3 in fp32.
+# For weights after 20 steps, relative to the tensor's norm. cuDNN's fp32 weight gradients have errors of up to 1.6e-3.
 TOLERANCES = {"cpu": 1e-4, "cuda": 1e-3}
 FILES = ("config.json", "accuracies.json", "model.pt", "metrics.jsonl", "summary.json", "logs/rank-0.log")
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--gpus", type=int, default=2, metavar="N", help="processes and GPUs (default 2)")
+    parser.add_argument("--gpus", type=int, default=2, metavar="N", help="number of processes and GPUs (default 2)")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--cpu", action="store_true", help="processes on CPUs, over Gloo")
-    how.add_argument("--share-gpu", action="store_true", help="fewer GPUs than processes are enough, over Gloo")
-    parser.add_argument("--wiring", action="store_true", help="leave out what only arithmetic shows")
-    parser.add_argument("--keep", metavar="DIR", help="keep the run folders here, a folder that does not exist yet")
+    how.add_argument("--cpu", action="store_true", help="run on the CPU, over Gloo")
+    how.add_argument("--share-gpu", action="store_true", help="allow fewer GPUs than processes, over Gloo")
+    parser.add_argument("--wiring", action="store_true", help="skip checks of computed values (for mock GPUs)")
+    parser.add_argument("--keep", metavar="DIR", help="keep the run folders in DIR, which must not exist yet")
     arguments = parser.parse_args()
     if arguments.gpus < 1:
         parser.error("--gpus must be at least 1")
@@ -44,7 +44,7 @@ def require_gpus(arguments):
     needed = 0 if arguments.cpu else 1 if arguments.share_gpu else arguments.gpus
     if len(found) < needed:
         sys.exit(
-            f"smoke: {len(found)} GPUs here, {needed} needed: run it where there are enough, or say --cpu"
+            f"smoke: found {len(found)} GPUs, need {needed}; use a machine with enough GPUs, or --cpu"
             + (" or --share-gpu" if found else "")
         )
 
@@ -75,7 +75,7 @@ class Smoke:
 
     def report_difference(self, name, run, reference, tolerance):
         if self.wiring:
-            print(f"left out  {name}: only arithmetic shows it", flush=True)
+            print(f"skipped {name}: mock GPUs do not compute", flush=True)
             return
         difference = runs.relative_difference(run, reference)
         self.report(difference <= tolerance, f"{name}: weights differ by {difference:.1e} (at most {tolerance:.0e})")
@@ -83,12 +83,12 @@ class Smoke:
     def check_parity(self):
         several = self.run("several", self.processes, max_steps=20).finish()
         one = self.run("one", 1, max_steps=20).finish()
-        self.report_difference(f"parity of {self.processes} processes and one after 20 steps", several, one, TOLERANCES[self.device])
+        self.report_difference(f"parity of {self.processes} processes with one, 20 steps", several, one, TOLERANCES[self.device])
 
     def check_files(self, run):
         missing = [name for name in FILES if not (run.folder / name).exists()]
         missing += [] if list((run.folder / "checkpoints").glob("*")) else ["checkpoints/*"]
-        self.report(not missing, f"files: {', '.join(missing) + ' missing' if missing else 'all there'}")
+        self.report(not missing, f"files: {', '.join(missing) + ' missing' if missing else 'complete'}")
         summary, accuracies = run.summary(), run.read_json("accuracies.json")
         facts = {key: summary[key] for key in ("status", "world_size", "backend", "device", "epochs")}
         wanted = {"status": "finished", "world_size": self.processes, "backend": self.backend}
@@ -97,7 +97,7 @@ class Smoke:
         learned = self.wiring or 0.5 < accuracies[-1] <= 1
         self.report(
             learned and accuracies == [line["test_accuracy"] for line in run.epochs()],
-            f"accuracies: {accuracies}" + (", whose size only arithmetic shows" if self.wiring else ""),
+            f"accuracies: {accuracies}" + (" (values not checked on mock GPUs)" if self.wiring else ""),
         )
 
     def long_run(self, name):
@@ -111,9 +111,9 @@ class Smoke:
         steps = [line["step"] for line in broken.steps()]
         self.report(
             steps == [line["step"] for line in whole.steps()],
-            f"resume: interrupted after step {before} and resumed, {len(steps)} steps are recorded once each",
+            f"resume: interrupted after step {before}; {len(steps)} step records, expected each step once",
         )
-        self.report_difference("resume, against an uninterrupted run", broken, whole, 0)
+        self.report_difference("resumed run compared with an uninterrupted one", broken, whole, 0)
 
 
 def main():

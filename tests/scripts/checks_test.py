@@ -96,12 +96,12 @@ def test_links_that_lead_somewhere_pass(pages):
 
 
 @pytest.mark.parametrize("text, finding", [
-    ("[a](nowhere.md)", "docs/new.md:1: nowhere.md: there is no such file"),
-    ("\n![a](b.png)", "docs/new.md:2: b.png: there is no such file"),
-    ('<img src="c.webp">', "c.webp: there is no such file"),
-    ("[a](other.md#three-words)", "other.md#three-words: other.md has no such heading"),
-    ("[a](#nothing)", "#nothing: new.md has no such heading"),
-    ("[a]: nowhere.md", "nowhere.md: there is no such file"),
+    ("[a](nowhere.md)", "docs/new.md:1: nowhere.md: file not found"),
+    ("\n![a](b.png)", "docs/new.md:2: b.png: file not found"),
+    ('<img src="c.webp">', "c.webp: file not found"),
+    ("[a](other.md#three-words)", "other.md#three-words: no such heading in other.md"),
+    ("[a](#nothing)", "#nothing: no such heading in new.md"),
+    ("[a]: nowhere.md", "nowhere.md: file not found"),
 ])
 def test_links_that_lead_nowhere_are_named(pages, text, finding):
     found = findings("check_markdown", write(pages, {"docs/new.md": text + "\n"}))

@@ -1,4 +1,4 @@
-"""Starts the real binary for system tests, and reads the files that it leaves."""
+"""Helpers of the system tests: they run the real binary and read its output files."""
 
 import collections
 import contextlib
@@ -35,7 +35,7 @@ MNIST = REPOSITORY / "third_party" / "mnist"
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMIX_",
            "PMI_", "MPI_LOCAL", "OMP_", "MNIST_TRAIN_")
 MARK = "MNIST_TRAIN_TEST_MARK"
-LONG_S = 120  # time limit of programs that must end by themselves, on a busy machine
+LONG_S = 120  # timeout of programs that exit on their own, generous enough for a loaded machine
 STRATEGIES = ("flat", "bucketed", "shared_memory")
 
 # launch/status_board.h: phase, wait, epoch, step, batch, and times.
@@ -44,7 +44,7 @@ STATUS = struct.Struct("<IIqqqddd")
 STATUS_BYTES = 64
 Status = collections.namedtuple("Status", "phase wait epoch step batch")
 
-# 20 steps an epoch of about 20 ms each. The device is named, so that a GPU in the machine changes nothing.
+# 20 steps per epoch, about 20 ms each. The device is set, so results do not depend on whether the machine has a GPU.
 SMALL = {
     "epochs": 2,
     "batch_size": 128,
@@ -59,20 +59,20 @@ SMALL = {
     "data": {"dataset": "mnist", "limit_train": 2560, "limit_test": 500},
     "launch": {"max_restarts": 0},
 }
-SMALL_MNIST = {"train": 5120, "test": 2000}  # images of small_mnist()
-# A run that lasts until something is done to it.
+SMALL_MNIST = {"train": 5120, "test": 2000}  # number of images in small_mnist()
+# A run that lasts until the test stops it.
 LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}, "checkpoint": {"keep_best": False}}
 
 
 def swept(cases, quick):
-    """For parametrize: those cases that are not among `quick` are left to `scripts/test --all`."""
+    """Returns `cases` for parametrize; only `scripts/test --all` runs those that are not in `quick`."""
     assert all(case in cases for case in quick)
     return [case if case in quick else pytest.param(*(case if isinstance(case, tuple) else (case,)),
                                                     marks=pytest.mark.sweep) for case in cases]
 
 
 def own_data(form, train, test=None, **others):
-    """`data` of a config: all samples of some files, in place of the first of MNIST."""
+    """Returns the `data` section of a config that uses all samples of the given files instead of MNIST."""
     return {"dataset": None, "format": form, "train": str(train), "test": str(test or train), "limit_train": None,
             "limit_test": None, **others}
 
@@ -96,13 +96,13 @@ def write_config(folder, changes=None, name="config.json"):
 
 @functools.cache
 def cache_folder():
-    """The user's cache, which tests leave alone."""
+    """Returns a temporary cache folder, so that tests do not touch the user's cache."""
     return tempfile.TemporaryDirectory(prefix="mnist-train-cache-")
 
 
 @functools.cache
 def small_mnist():
-    """A data.root with the first images of MNIST: inflating all of MNIST takes longer than most test runs."""
+    """Returns a data.root with the first images of MNIST: decompressing all of MNIST takes longer than most test runs."""
     root = tempfile.TemporaryDirectory(prefix="mnist-train-small-")
     folder = Path(root.name) / "mnist"
     folder.mkdir()
@@ -113,7 +113,7 @@ def small_mnist():
 
 
 def run_program(*command, expect=0, timeout=LONG_S, **others):
-    """Runs any program to its end, which must have the exit code `expect` unless that is None."""
+    """Runs a program until it exits and returns its result. Asserts exit code `expect` unless that is None."""
     command = [str(word) for word in command]
     done = subprocess.run(command, text=True, errors="replace", timeout=timeout,
                           **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | others)
@@ -122,7 +122,7 @@ def run_program(*command, expect=0, timeout=LONG_S, **others):
 
 
 def run(*arguments, folder=None, variables=None, expect=None, before=(), **others):
-    """The same of any command of the binary. `before` is a command that becomes it."""
+    """Runs mnist-train. `before`: a wrapper command that execs it."""
     return run_program(*before, BINARY, *arguments, expect=expect, cwd=folder, env=environment(**(variables or {})), **others)
 
 
@@ -131,17 +131,17 @@ def json_lines(text):
 
 
 def printed_json(*arguments, **others):
-    """What a command that must succeed prints."""
+    """Runs mnist-train, which must succeed, and returns the JSON value that it prints."""
     return json.loads(run(*arguments, expect=0, **others).stdout)
 
 
 def printed_rows(*arguments, **others):
-    """The same of a command that prints an object a line."""
+    """Runs mnist-train, which must succeed, and returns the JSON objects that it prints, one per line."""
     return json_lines(run(*arguments, expect=0, **others).stdout)
 
 
 def run_on_terminal(*arguments, folder=None):
-    """(exit code, standard output, standard error) of any command of the binary, its output going to a terminal."""
+    """Runs mnist-train with a terminal as standard output. Returns (exit code, standard output, standard error)."""
     primary, secondary = os.openpty()
     with tempfile.TemporaryFile("w+") as stderr:
         process = subprocess.Popen([BINARY, *map(str, arguments)], stdout=secondary, stderr=stderr, cwd=folder,
@@ -151,7 +151,7 @@ def run_on_terminal(*arguments, folder=None):
         while True:
             try:
                 piece = os.read(primary, 4096)
-            except OSError:  # the last one who had the terminal open has ended
+            except OSError:  # the last process that had the terminal open has exited
                 break
             output += piece
         os.close(primary)
@@ -161,7 +161,7 @@ def run_on_terminal(*arguments, folder=None):
 
 
 class Process:
-    """A process that runs while the test does something to it. Leaving the `with` block kills all its processes."""
+    """A background process for the test to act on. Leaving the `with` block kills it and all its descendants."""
 
     def __init__(self, command, folder, run_folder=None, variables=None):
         self.mark = uuid.uuid4().hex
@@ -197,16 +197,16 @@ class Process:
         self.popen.send_signal(number)
 
     def stop(self, number, code):
-        """Sends the signal, at which the run must end with that exit code."""
+        """Sends signal `number` and asserts that the run exits with `code`."""
         self.send(number)
         assert self.wait() == code, self.stderr
 
     def alive(self):
-        """Every process that was started by or for this run and is no zombie."""
+        """Returns the pids of all processes of this run, except zombies."""
         return [pid for pid in all_pids() if environment_of(pid).get(MARK) == self.mark]
 
     def ranks(self):
-        """rank -> pid."""
+        """Returns the pids of the ranks, keyed by rank."""
         found = {}
         for pid in self.alive():
             variables = environment_of(pid)
@@ -215,7 +215,7 @@ class Process:
         return found
 
     def fork_server(self):
-        """The child of the launcher that makes the ranks, and is none; None before it has its name."""
+        """Returns the pid of the launcher's child that forks the ranks, or None until it has set its title."""
         return next((pid for pid in self.alive() if title_of(pid).startswith("mnist-train: fork server")), None)
 
     def listening(self):
@@ -227,7 +227,7 @@ class Process:
         assert self.popen.poll() is None, f"ended before step {step}: {self.stderr}"
 
     def board(self):
-        """What each rank says of itself, by rank; empty before and between attempts."""
+        """Returns the status of each rank from the status board; empty before and between attempts."""
         for descriptor in Path(f"/proc/{self.pid}/fd").glob("*"):
             try:
                 if "mnist-train-status" not in os.readlink(descriptor):
@@ -239,17 +239,17 @@ class Process:
         return []
 
     def blocks(self, number):
-        """Whether a signal waits for the process to take it, instead of ending it."""
+        """Returns whether the process blocks signal `number`, which would otherwise kill it."""
         with contextlib.suppress(OSError):
             mask = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{self.pid}/status").read_text()).group(1)
             return bool(int(mask, 16) >> (number - 1) & 1)
         return False
 
     def wait_for_phase(self, rank, phase, step=0):
-        """Looks without a pause: some phases are over in a millisecond, and the start may be before anybody looks."""
+        """Polls without sleeping: some phases last only a millisecond, and the first may be over before the first poll."""
         def reached():
             board = self.board()
-            if phase == PHASES[0]:  # the launcher takes signals from here on
+            if phase == PHASES[0]:  # from here on the launcher handles signals
                 return len(board) > rank or self.blocks(signal.SIGTERM)
             return len(board) > rank and board[rank].phase == PHASES.index(phase) and board[rank].step >= step
         wait_until(lambda: reached() or self.popen.poll() is not None, f"{phase} of rank {rank}", interval=0)
@@ -267,11 +267,11 @@ class RunFolder(runs.RunFolder):
         return self.folder
 
     def rows(self, name):
-        """Of a file with an object a line."""
+        """Returns the objects of a file in JSON Lines format."""
         return json_lines((self.path / name).read_text())
 
     def losses(self):
-        """Of the steps that are recorded."""
+        """Returns the losses of all recorded steps."""
         return [step["loss"] for step in self.steps()]
 
     def last_step(self):
@@ -285,7 +285,7 @@ class RunFolder(runs.RunFolder):
         return hashlib.sha256((self.path / "model.pt").read_bytes()).hexdigest()
 
     def checkpoints(self):
-        """By step, oldest first."""
+        """Returns the checkpoint files, oldest first."""
         return sorted((self.path / "checkpoints").glob("step-*.safetensors"))
 
 
@@ -300,7 +300,7 @@ def start(folder, changes=None, *flags, processes=2, output="run", variables=Non
 
 
 def train(folder, changes=None, *flags, processes=1, output="run", variables=None, expect=0, timeout=LONG_S):
-    """A run to its end, within `timeout` seconds; its folder."""
+    """Runs a training, which must exit with `expect` within `timeout` seconds, and returns its run folder."""
     with start(folder, changes, *flags, processes=processes, output=output, variables=variables) as process:
         code = process.wait(timeout)
         assert code == expect, f"exit {code}\n{process.stderr}"
@@ -309,7 +309,7 @@ def train(folder, changes=None, *flags, processes=1, output="run", variables=Non
 
 
 def stop_by_sigterm(folder, changes, processes, step):
-    """A run that gets SIGTERM after that step."""
+    """Starts a run, sends it SIGTERM after `step`, and returns its run folder."""
     with start(folder, changes, processes=processes) as process:
         process.wait_for_step(step)
         process.stop(signal.SIGTERM, 143)
@@ -318,13 +318,13 @@ def stop_by_sigterm(folder, changes, processes, step):
 
 
 def rank_variables(rank=0, world_size=1, port=None):
-    """The environment of a rank on this machine, as a launcher like torchrun sets it."""
+    """Returns the environment variables that a launcher such as torchrun sets for a rank on this machine."""
     return {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size,
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port or free_port()}
 
 
 def worker(folder, rank, port, changes, world_size=2, before=(), variables=None):
-    """One rank, as a launcher like torchrun would start it; `before` is a command that becomes it."""
+    """Starts one rank as a launcher such as torchrun would. `before`: a wrapper command that execs it."""
     config = write_config(folder, changes, f"rank{rank}.json")
     return Process([*before, BINARY, "--config", config, "--output", folder / "run"], folder, folder / "run",
                    rank_variables(rank, world_size, port) | (variables or {}))
@@ -332,23 +332,23 @@ def worker(folder, rank, port, changes, world_size=2, before=(), variables=None)
 
 @contextlib.contextmanager
 def at_once(processes):
-    """All of these until the end of the block."""
+    """Keeps all `processes` running until the end of the block."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(process) for process in processes]
 
 
 @contextlib.contextmanager
 def workers(folder, changes, count=2, port=None, **others):
-    """All ranks of a run, by rank, until the end of the block; the last one starts first."""
+    """Keeps all ranks of a run running until the end of the block; the last rank starts first. Yields them by rank."""
     port = port or free_port()
     with at_once(worker(folder, rank, port, changes, world_size=count, **others) for rank in reversed(range(count))) as ranks:
         yield ranks[::-1]
 
 
 def torchrun(folder, changes, *flags, variables=None):
-    """Two ranks under torchrun."""
+    """Starts two ranks with torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2,
-               # Otherwise torchrun resolves this host's name, which takes a minute if no server knows it.
+               # Otherwise torchrun resolves this host's name, which takes a minute if DNS does not know it.
                "--local-addr", "127.0.0.1", *flags, BINARY,
                "--config", write_config(folder, changes), "--output", folder / "run"]
     return Process(command, folder, folder / "run", variables)
@@ -359,7 +359,7 @@ def averaging(strategy):
 
 
 def relative_difference(weights, expected):
-    """The largest over all tensors of max|a - b| / max|b|."""
+    """Returns the maximum of max|a - b| / max|b| over all tensors."""
     assert list(weights) == list(expected)
     return max(abs(weights[name] - tensor).max() / abs(tensor).max() for name, tensor in expected.items())
 
@@ -383,7 +383,7 @@ def all_pids():
 
 
 def environment_of(pid):
-    """Empty for a zombie and for processes of other users."""
+    """Returns the environment of a process; empty for zombies and processes of other users."""
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -392,7 +392,7 @@ def environment_of(pid):
 
 
 def title_of(pid):
-    """Its command line, which may be a name that it gave itself; empty if it has ended."""
+    """Returns the command line of a process, or the title it has set; empty if it has exited."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
     except OSError:
@@ -407,7 +407,7 @@ def executable_of(pid):
 
 
 def listening_sockets(pids):
-    """[(address, port)] of the TCP sockets on which these processes listen, IPv4 as dotted text, IPv6 as hex."""
+    """Returns [(address, port)] of the processes' listening TCP sockets, with IPv4 in dotted notation and IPv6 in hex."""
     inodes = set()
     for pid in pids:
         for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
@@ -440,7 +440,7 @@ def free_port():
 
 @functools.cache
 def read_idx(path):
-    """A .gz file in IDX format, parsed apart from the program."""
+    """Reads a gzipped IDX file, independently of the program's own reader."""
     content = gzip.decompress(Path(path).read_bytes())
     dimensions = content[3]
     shape = struct.unpack(f">{dimensions}I", content[4:4 + 4 * dimensions])
@@ -448,12 +448,12 @@ def read_idx(path):
 
 
 def idx_bytes(array):
-    """An array of bytes as an IDX file."""
+    """Returns an IDX file with the bytes of `array`."""
     return struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
 def write_idx_folder(folder, images, labels):
-    """The same [N,H,W] images for training and test."""
+    """Writes a folder of IDX files with the same [N,H,W] images for training and test."""
     folder.mkdir()
     for part in ("train", "t10k"):
         (folder / f"{part}-images-idx3-ubyte").write_bytes(idx_bytes(images))
@@ -462,18 +462,18 @@ def write_idx_folder(folder, images, labels):
 
 
 def mnist_bytes(part, count=None):
-    """The first images [N,28,28] and labels [N] of "train" or "t10k"."""
+    """Returns the first `count` images [N,28,28] and labels [N] of "train" or "t10k"."""
     return [read_idx(MNIST / f"{part}-{kind}-ubyte.gz")[:count] for kind in ("images-idx3", "labels-idx1")]
 
 
 def read_mnist(part, count=None):
-    """The same as tensors [N,1,28,28] and [N], normalised."""
+    """Returns the first `count` normalised images [N,1,28,28] and labels [N] of "train" or "t10k"."""
     images, labels = mnist_bytes(part, count)
     return (images[:, None].astype(numpy.float32) / 255 - 0.1307) / 0.3081, labels.astype(numpy.int64)
 
 
 class PtUnpickler(pickle.Unpickler):
-    """The little of torch.load that model.pt needs, for a Python without PyTorch."""
+    """The subset of torch.load that model.pt needs, so that tests work without PyTorch."""
 
     def __init__(self, archive, root):
         super().__init__(archive.open(f"{root}/data.pkl"))
@@ -504,7 +504,7 @@ def read_pt(path):
 
 
 def block_with(word, language="python", document="configs/README.md"):
-    """The only block of code of a language with this word in a document for users."""
+    """Returns the only code block of `document` that is in `language` and contains `word`."""
     parts = re.split(r"^```", (REPOSITORY / document).read_text(encoding="utf-8"), flags=re.MULTILINE)
     blocks = [part.split("\n", 1) for part in parts[1::2]]
     found = [code for own, code in blocks if own == language and word in code]
@@ -513,7 +513,7 @@ def block_with(word, language="python", document="configs/README.md"):
 
 
 def import_file(path):
-    """A Python file as a module, wherever it is."""
+    """Imports a Python file by its path."""
     spec = importlib.util.spec_from_file_location(f"imported_{Path(path).stem}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -521,10 +521,10 @@ def import_file(path):
 
 
 def import_torch():
-    """PyTorch, or the test module is skipped: with LibTorch for processors alone Python cannot import it."""
+    """Returns PyTorch, or skips the test module: a CPU-only LibTorch has no Python package."""
     try:
         torch = importlib.import_module("torch")
-    except Exception as error:  # missing libraries raise several kinds
+    except Exception as error:  # missing libraries raise various exceptions
         pytest.skip(f"Python cannot import torch: {error}", allow_module_level=True)
     torch.set_num_threads(1)
     return torch

@@ -1,4 +1,4 @@
-"""What all peers share, those without torch too: flags, IDX files, and the lines that the benchmark reads."""
+"""Helpers of all peers, including those without torch: flags, IDX files, and output that the benchmark parses."""
 
 import argparse
 import gzip
@@ -10,23 +10,23 @@ import time
 
 def parse_arguments(description):
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", required=True, help="a folder as torchvision lays it out")
+    parser.add_argument("--data", required=True, help="folder in torchvision's layout")
     parser.add_argument("--dataset", choices=("mnist", "fashion-mnist"), default="mnist")
-    parser.add_argument("--model", default="net", help="of torch_models.py")
+    parser.add_argument("--model", default="net", help="model of torch_models.py")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=128, help="all processes together")
+    parser.add_argument("--batch-size", type=int, default=128, help="summed over all processes")
     parser.add_argument("--learning-rate", type=float, default=0.01)
     parser.add_argument("--momentum", type=float, default=0.5)
     parser.add_argument("--mean", type=float, default=0.1307)
     parser.add_argument("--std", type=float, default=0.3081)
-    parser.add_argument("--limit", type=int, default=0, help="training samples, 0: all")
-    parser.add_argument("--test-limit", type=int, default=0, help="test images, 0: all")
-    parser.add_argument("--image-size", type=int, default=28, help="to which images are resized")
-    parser.add_argument("--channels", type=int, default=1, help="of the images, all with the same values")
-    parser.add_argument("--processes", type=int, default=2, help="where the script starts its own")
-    parser.add_argument("--weights", help="an .npz file of the first weights, where the script cannot draw PyTorch's")
+    parser.add_argument("--limit", type=int, default=0, help="number of training samples, 0: all")
+    parser.add_argument("--test-limit", type=int, default=0, help="number of test images, 0: all")
+    parser.add_argument("--image-size", type=int, default=28, help="resize images to this size")
+    parser.add_argument("--channels", type=int, default=1, help="repeat the gray channel this often")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes that the script starts, if it does")
+    parser.add_argument("--weights", help="initial weights (.npz), for scripts that cannot use PyTorch's init")
     return parser.parse_args()
 
 
@@ -36,18 +36,18 @@ def read_idx(folder, name, header):
 
 
 def read_raw(arguments, part):
-    """The bytes of all images of a part (train, t10k) and of their labels."""
+    """Returns the image bytes and the label bytes of a part (train, t10k)."""
     folder = pathlib.Path(arguments.data) / {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}[arguments.dataset] / "raw"
     return read_idx(folder, f"{part}-images-idx3-ubyte", 16), read_idx(folder, f"{part}-labels-idx1-ubyte", 8)
 
 
 def limit(arguments, part):
-    """Images of a part (train, t10k) that are used, 0: all."""
+    """Returns the number of images of a part (train, t10k) to use, 0: all."""
     return arguments.limit if part == "train" else arguments.test_limit
 
 
 def batch_sizes(arguments, samples):
-    """Of an epoch's batches: that of all but the last, and that of the last."""
+    """Returns the distinct batch sizes of an epoch: of the full batches and of the last one."""
     return sorted({min(arguments.batch_size, samples), samples % arguments.batch_size or arguments.batch_size})
 
 
