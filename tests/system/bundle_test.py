@@ -1,4 +1,4 @@
-"""The archive of scripts/bundle and the wheel of scripts/package on a minimal system with only Python and PyTorch's wheels."""
+"""Tests the archive of scripts/bundle and the wheel of scripts/package on a minimal system with only Python and PyTorch."""
 
 import os
 import re
@@ -18,7 +18,7 @@ WHEELS = Path(sysconfig.get_paths()["purelib"])
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    """The unpacked archive."""
+    """Returns the folder of the unpacked archive."""
     folder = tmp_path_factory.mktemp("bundle")
     run_program(REPOSITORY / "scripts" / "bundle", "--output", folder / "bundle.tar.gz", timeout=600)
     with tarfile.open(folder / "bundle.tar.gz") as archive:
@@ -29,7 +29,7 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """The folder of the wheel."""
+    """Returns the folder of the wheel."""
     folder = tmp_path_factory.mktemp("package")
     run_program(REPOSITORY / "scripts" / "package", "--output", folder, timeout=600)
     return folder
@@ -37,19 +37,19 @@ def package(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bare_system(tmp_path_factory, bundle, package):
-    """Runs a shell script in a fresh minimal system, with the bundle in /bundle and the wheel in /package."""
+    """Returns a function that runs a shell script in a new minimal system, with the bundle in /bundle and the wheel in /package."""
     if os.geteuid() != 0 or run_program("unshare", "-m", "true", expect=None).returncode != 0:
-        pytest.skip("mounting and chroot take root")
+        pytest.skip("mount and chroot require root")
     if not shutil.which("debootstrap"):
-        pytest.skip("there is no debootstrap here")
+        pytest.skip("debootstrap is not installed")
     if not (WHEELS / "torch").is_dir():
-        pytest.skip("this Python has no wheels of PyTorch")
+        pytest.skip("this Python has no PyTorch wheels")
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     root = tmp_path_factory.mktemp("bare") / "root"
     made = run_program("debootstrap", "--variant=minbase", "--include=python3", release["VERSION_CODENAME"].strip('"'), root,
                        timeout=600, expect=None)
     if made.returncode != 0:
-        pytest.skip(f"debootstrap could not make a system: {made.stdout[-300:]}")
+        pytest.skip(f"debootstrap failed: {made.stdout[-300:]}")
     for folder in ("bundle", "package", "wheels", "fake_gpu", "with_fake_gpu"):
         (root / folder).mkdir()
     mounts = {"bundle": bundle, "package": package, "wheels": WHEELS, "dev": "/dev", "proc": "/proc"}
@@ -69,13 +69,13 @@ def test_the_bundle_trains_and_resumes_on_a_bare_system(bare_system):
     assert "smoke: passed" in bare_system("/bundle/scripts/smoke --cpu").stdout
 
 
-def test_it_names_its_own_place_among_those_without_data(bare_system):
+def test_a_missing_data_set_lists_the_folder_of_the_bundle(bare_system):
     done = bare_system("LD_LIBRARY_PATH=/wheels/torch/lib /bundle/bin/mnist-train --config mnist --set data.dataset=fashion-mnist",
                        expect=3)
     assert "(of the bundle)" in done.stderr, done.stderr
 
 
-def test_every_link_of_its_documents_leads_to_a_file_in_it(bundle):
+def test_every_link_in_its_documents_leads_to_a_file_in_the_bundle(bundle):
     run_program("python3", REPOSITORY / "scripts" / "lib" / "check_markdown.py", bundle)
     pictures = [name for name in re.findall(r'src="([^"]+)"', (bundle / "README.md").read_text()) if (bundle / name).is_file()]
     assert pictures and (bundle / "src/cli/README.md").is_file()
@@ -95,9 +95,9 @@ def test_every_library_is_found_on_a_bare_system(bare_system):
 
 
 @needs_fake_gpus
-def test_the_bundles_check_of_gpus_runs_on_a_bare_system(bare_system, tmp_path):
-    """What a machine with a GPU runs first; its devices are mocks, so parts that compare numbers are left out. Mocks compile
-    kernels with the C++ compiler, which a bare system lacks: the run here leaves them in the cache."""
+def test_gpu_check_runs_from_the_bundle_on_a_bare_system(bare_system, tmp_path):
+    """Runs gpu_check on mock GPUs, without the parts that compare numbers. Mock GPUs compile kernels with the C++ compiler, which
+    a bare system lacks, so a run outside it fills the kernel cache first."""
     train(tmp_path, ON_GPU | {"max_steps": 1}, variables=fake_gpus(1))
     done = bare_system("/with_fake_gpu/with_fake_gpus -n 1 /bundle/scripts/gpu_check --parts nccl,features --output /tmp/result.json; "
                        "code=$?; cat /tmp/result.json; ls /tmp; exit $code")

@@ -1,10 +1,10 @@
-"""Random faults, run after run: each run must end with the weights of the undisturbed one.
+"""Injects random faults into a series of runs; each run must end with the weights of the undisturbed one.
 
 usage: scripts/chaos [--runs 50] [--seed 1] [--only NUMBER]
 
-Each run draws a number of processes, an averaging strategy, and one or two faults, each with a rank, a phase and a time.
-A run that was stopped or killed as a whole is resumed. In the end model.pt must have the SHA-256 of the undisturbed run, and
-no process or partial file may be left. A failure is printed with the command that reproduces it.
+Each run draws a number of processes, an averaging strategy, and one or two faults, each with a rank, a phase and a time. If
+the launcher was stopped or killed, the run is resumed. At the end model.pt must have the same SHA-256 as the undisturbed run,
+and no process or partial file may be left. Failures are printed with the command that reproduces them.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from pathlib import Path
 from support import (MNIST, PHASES, Process, RunFolder, averaging, merged, send, train, train_command, wait_until,
                      write_config)
 
-# Three epochs of 20 steps, a checkpoint every 7 steps; evaluations of a few dozen batches.
+# Three epochs of 20 steps, a checkpoint every 7 steps, and evaluations of a few dozen batches.
 CONFIG = {"epochs": 3, "batch_size": 45, "test_batch_size": 40,
-          "data": {"root": str(MNIST.parent), "limit_train": 886, "limit_test": 2000},  # all of MNIST, so that loading takes a while
+          "data": {"root": str(MNIST.parent), "limit_train": 886, "limit_test": 2000},  # all of MNIST, to make loading slower
           "checkpoint": {"every_steps": 7}, "launch": {"max_restarts": 5, "hang_timeout_s": 2}}
 WORLDS = [(2, "flat"), (2, "bucketed"), (2, "shared_memory"), (3, "shared_memory")]
 RANK_FAULTS = ("kill", "kill", "stop", "pause")
@@ -56,7 +56,7 @@ class Fault:
         return status.step >= self.step or self.place in PHASES[:3]
 
     def strike(self, process):
-        """False when the run was over before the moment came."""
+        """Injects the fault; returns False if the run had already ended."""
         wait_until(lambda: process.popen.poll() is not None or self.reached(process), str(self), END_S, interval=0)
         time.sleep(self.delay_s)
         rank = process.ranks().get(self.rank)
@@ -85,22 +85,22 @@ def draw_run(seed, number):
 
 
 def attempt(folder, config, processes, fault, *flags):
-    """Starts the program once and returns its exit code, which must be 0 or that of the fault."""
+    """Runs the program once and returns its exit code, which must be 0 or the code expected for the fault."""
     with Process(train_command(config, folder / "run", processes, *flags), folder, folder / "run") as process:
         struck = fault is not None and fault.strike(process)
         code = process.wait(END_S)
         try:
             wait_until(lambda: not process.alive(), "the end of all processes", 2)
         except AssertionError:
-            raise Failure(f"processes are left: {process.alive()}") from None
+            raise Failure(f"processes still running: {process.alive()}") from None
         expected = EXPECTED_CODES.get(fault.kind, (0,)) if struck else (0,)
         if code not in expected:
-            raise Failure(f"exit {code} instead of {expected}\n{process.stderr}")
+            raise Failure(f"exit {code}, expected one of {expected}\n{process.stderr}")
         return code
 
 
 def disturb(folder, seed, number):
-    """Throws Failure or AssertionError when the run does not end as it should."""
+    """Runs one training with faults. Raises Failure or AssertionError if it does not end as expected."""
     processes, strategy, faults = draw_run(seed, number)
     config = write_config(folder, merged(CONFIG, averaging(strategy)))
     code = attempt(folder, config, processes, faults[0])
@@ -112,12 +112,12 @@ def disturb(folder, seed, number):
         code = attempt(folder, config, processes, None, "--resume", "auto")
     leftovers = [str(path) for path in (folder / "run").rglob("*.partial*")]
     if leftovers:
-        raise Failure(f"left behind: {leftovers}")
+        raise Failure(f"partial files left: {leftovers}")
     return processes, strategy
 
 
 def run_chaos(runs, seed, only=None, say=print):
-    """How many runs did not end as they should."""
+    """Returns the number of failed runs."""
     failures = 0
     undisturbed = {}
     shared_before = set(Path("/dev/shm").glob("mnist-train-*"))
@@ -134,14 +134,14 @@ def run_chaos(runs, seed, only=None, say=print):
                 disturb(folder, seed, number)
                 digest = RunFolder(folder / "run").digest()
                 if digest != undisturbed[processes, strategy]:
-                    raise Failure(f"other weights: {digest} instead of {undisturbed[processes, strategy]}")
-                say(f"{story}: the same weights")
+                    raise Failure(f"weights differ: {digest}, expected {undisturbed[processes, strategy]}")
+                say(f"{story}: same weights")
             except (Failure, AssertionError) as failure:
                 failures += 1
-                say(f"{story}: {failure}\nrepeat it with: scripts/chaos --seed {seed} --only {number}")
+                say(f"{story}: {failure}\nreproduce with: scripts/chaos --seed {seed} --only {number}")
     left = set(Path("/dev/shm").glob("mnist-train-*")) - shared_before
     if left:
-        say(f"left in shared memory: {sorted(map(str, left))}")
+        say(f"shared memory left: {sorted(map(str, left))}")
     return failures + bool(left)
 
 
@@ -149,7 +149,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, help="one run of that seed, by its number")
+    parser.add_argument("--only", type=int, help="run only this run number")
     arguments = parser.parse_args()
     failures = run_chaos(arguments.runs, arguments.seed, arguments.only, say=lambda line: print(line, flush=True))
     print(f"{failures} failures")

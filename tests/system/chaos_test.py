@@ -1,4 +1,4 @@
-"""A few runs of scripts/chaos."""
+"""Does a few runs of scripts/chaos."""
 
 import chaos
 import pytest
@@ -6,14 +6,14 @@ import pytest
 pytestmark = pytest.mark.sweep
 
 
-def test_random_faults_end_in_the_weights_of_the_undisturbed_run():
+def test_runs_with_random_faults_end_with_the_weights_of_the_undisturbed_run():
     said = []
     assert chaos.run_chaos(runs=5, seed=7, say=said.append) == 0, "\n".join(said)
     assert len(said) == 5
 
 
-def test_other_weights_are_noticed(monkeypatch):
+def test_different_weights_are_reported(monkeypatch):
     monkeypatch.setattr(chaos, "disturb", lambda folder, seed, number: chaos.train(folder, {"max_steps": 3}))
     said = []
     assert chaos.run_chaos(runs=1, seed=7, say=said.append) == 1
-    assert "other weights" in said[0] and "scripts/chaos --seed 7 --only 0" in said[0]
+    assert "weights differ" in said[0] and "scripts/chaos --seed 7 --only 0" in said[0]

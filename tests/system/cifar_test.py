@@ -1,4 +1,4 @@
-"""A folder of CIFAR-10's binary batches, from training to prediction."""
+"""Trains, evaluates and predicts with a folder of CIFAR-10's binary batches."""
 
 import numpy
 import pytest
@@ -7,12 +7,12 @@ from support import printed_json, printed_rows, train, write_config
 
 BATCHES = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-COUNT = 8  # records of a batch
+COUNT = 8  # records per batch
 COLOURS = numpy.array([[255 if label >> bit & 1 else 40 for bit in range(3)] for label in range(10)], numpy.uint8)
 
 
 def records(seed, count=COUNT):
-    """(labels, images [n,3,32,32]) that a small network learns: each of four classes has its own colour."""
+    """Returns (labels, images [n,3,32,32]) that a small network can learn: each of the four classes has its own colour."""
     random = numpy.random.default_rng(seed)
     labels = numpy.arange(count) % 4
     noise = random.integers(0, 30, (count, 3, 32, 32), numpy.uint8)
@@ -39,7 +39,7 @@ def trained(cifar, tmp_path_factory):
     return train(tmp_path_factory.mktemp("trained"), config(cifar))
 
 
-def test_a_run_learns_the_batches_and_is_evaluated_as_it_was_trained(tmp_path, cifar, trained):
+def test_a_run_learns_the_batches_and_evaluate_agrees_with_it(tmp_path, cifar, trained):
     summary = trained.summary()
     assert summary["samples_seen"] == 12 * 5 * COUNT
     assert summary["test_accuracy"] > 0.9
@@ -54,7 +54,7 @@ def test_a_run_learns_the_batches_and_is_evaluated_as_it_was_trained(tmp_path, c
     assert as_format.digest() == trained.digest()
 
 
-def test_images_are_predicted_with_the_names_of_their_classes(tmp_path, cifar, trained):
+def test_predict_prints_the_names_of_the_classes(tmp_path, cifar, trained):
     labels, images = records(seed=5)
     files = [write_png(tmp_path / f"{number}.png", image.transpose(1, 2, 0)) for number, image in enumerate(images)]
     for arguments in (["--checkpoint", trained.checkpoints()[-1]],

@@ -1,4 +1,4 @@
-"""`class_weights` agrees with torch.nn.CrossEntropyLoss(weight), however a step is divided."""
+"""`class_weights` agrees with torch.nn.CrossEntropyLoss(weight), however a step is split."""
 
 import numpy
 import pytest
@@ -12,7 +12,7 @@ from torch_models import shuffled, training  # noqa: E402  (needs torch)
 
 CLASSES = 4
 SAMPLES = 250
-EPOCHS = 5  # of 4 steps, the last of which is smaller
+EPOCHS = 5  # of 4 steps each, the last one smaller
 BATCH = 64
 SEED = 3
 RATE = 0.05
@@ -44,7 +44,7 @@ RUNS = [("plain", 1, "auto"), ("balanced", 3, "bucketed"), ("given", 2, "flat"),
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Unequal classes of MNIST: 40 % zeros, 8 % threes."""
+    """Returns a data folder with imbalanced classes of MNIST: 40 % zeros, 8 % threes."""
     images, labels = mnist_bytes("train")
     chosen = numpy.concatenate([numpy.flatnonzero(labels == label)[:count]
                                 for label, count in enumerate((100, 80, 50, 20))])
@@ -65,7 +65,7 @@ class Network(torch.nn.Module):
 
 
 def configure(folder, data, case):
-    """The config of a case, whose initial weights are those of Network."""
+    """Returns the config of a case, with the initial weights of Network."""
     changes = dict(CASES[case])
     if changes.pop("torchscript", False):
         torch.jit.script(Network()).save(str(folder / "model.ts"))
@@ -83,7 +83,7 @@ def weights_of(setting, labels):
 
 
 def mixed_with(config, own, following):
-    """The partner of each sample of a batch, and the sample's own share; `following` it is another in the epoch's order."""
+    """Returns each sample's mixup partner and the weight of the sample itself; `following`: the next batch in the epoch's order."""
     other, share = own.clone(), torch.ones(len(own), dtype=torch.float64)
     mixup = config["data"].get("augment", [None, {"weight": 1}])[1]
     if mixup.get("scope") != "global":
@@ -97,7 +97,7 @@ def mixed_with(config, own, following):
 
 
 def steps_of_pytorch(config, images, labels, order_of=lambda epoch: shuffled(SAMPLES, SEED + epoch)):
-    """The loss of every step, in fp64: the mean by torch.nn.CrossEntropyLoss, or for mixed samples its definition."""
+    """Returns the fp64 loss of every step: from torch.nn.CrossEntropyLoss, or for mixed samples from its definition."""
     model = Network().double()
     weight = torch.tensor(weights_of(config.get("class_weights"), labels), dtype=torch.float64)
     options = {"weight": weight, "label_smoothing": config.get("label_smoothing", 0)}
@@ -123,7 +123,7 @@ def steps_of_pytorch(config, images, labels, order_of=lambda epoch: shuffled(SAM
 
 
 @pytest.mark.parametrize("case, processes, strategy", RUNS)
-def test_twenty_losses_are_those_of_pytorch(tmp_path, pictures, case, processes, strategy):
+def test_twenty_losses_match_pytorch(tmp_path, pictures, case, processes, strategy):
     folder, images, labels = pictures
     config = configure(tmp_path, folder, case) | averaging(strategy)
     trained = train(tmp_path, config, processes=processes)
@@ -138,13 +138,13 @@ def test_twenty_losses_are_those_of_pytorch(tmp_path, pictures, case, processes,
 
 def test_the_cases_differ_by_more_than_the_tolerance(tmp_path, pictures):
     folder, images, labels = pictures
-    cases = [case for case in CASES if case not in ("accumulated", "sharded", "torchscript")]  # equal to others by design
+    cases = [case for case in CASES if case not in ("accumulated", "sharded", "torchscript")]  # equal to another case by design
     losses = [steps_of_pytorch(configure(tmp_path, folder, case), images, labels) for case in cases]
     for index, one in enumerate(losses):
         assert all(other[3] != pytest.approx(one[3], rel=1e-4) for other in losses[:index])
 
 
-def test_processes_with_training_sets_of_their_own_divide_by_the_weights_of_all(tmp_path, pictures):
+def test_processes_with_separate_training_sets_normalise_by_the_total_weight(tmp_path, pictures):
     folder, images, labels = pictures
     parts = [slice(0, 180), slice(180, SAMPLES)]
     own = [str(write_idx_folder(tmp_path / f"set-{rank}", images[part], labels[part])) for rank, part in enumerate(parts)]
@@ -152,7 +152,7 @@ def test_processes_with_training_sets_of_their_own_divide_by_the_weights_of_all(
     config = merged(config, {"data": {"train": None, "train_per_process": own}})
 
     def order_of(epoch):
-        """Positions are dealt in turn to the processes that have samples left."""
+        """Returns the sample order: positions go round-robin to the processes that have samples left."""
         left = [list(part.start + shuffled(part.stop - part.start, SEED + rank * 1000003 + epoch).numpy())
                 for rank, part in enumerate(parts)]
         order = []
@@ -164,7 +164,7 @@ def test_processes_with_training_sets_of_their_own_divide_by_the_weights_of_all(
     assert losses == pytest.approx(steps_of_pytorch(config, images, labels, order_of), rel=1e-6)
 
 
-def test_bf16_follows(tmp_path, pictures):
+def test_bf16_losses_are_close(tmp_path, pictures):
     folder, images, labels = pictures
     config = configure(tmp_path, folder, "mixed")
     losses = train(tmp_path, config | {"precision": "bf16"}, processes=2).losses()
@@ -180,7 +180,7 @@ def test_evaluation_is_unweighted(tmp_path, pictures):
     assert weighted["train_loss"] != pytest.approx(plain["train_loss"], rel=1e-3)
 
 
-def test_a_resumed_run_goes_on_with_its_weights(tmp_path, pictures):
+def test_a_resumed_run_keeps_its_class_weights(tmp_path, pictures):
     config = configure(tmp_path, pictures[0], "balanced") | {"checkpoint": {"every_steps": 6}}
     whole = train(tmp_path, config, processes=2, output="whole")
     train(tmp_path, config | {"max_steps": 6}, processes=2)
@@ -192,7 +192,7 @@ def test_a_resumed_run_goes_on_with_its_weights(tmp_path, pictures):
     ("balanced", 0, []),
     ({"small dogs": 2}, 0, []),
     ({"dogs": 2, "cats": 1}, 2, ['/class_weights: the data has no class "dogs"', '"cats", "emus", "small dogs"'])])
-def test_classes_go_by_their_names(tmp_path, given, code, parts):
+def test_class_weights_are_assigned_by_class_name(tmp_path, given, code, parts):
     images, _ = mnist_bytes("t10k", 6)
     write_class_folders(tmp_path / "pictures", {"emus": images[:4], "cats": images, "small dogs": images[:2]})
     config = {"epochs": 1, "batch_size": 5, "class_weights": given, "model": {"name": "mlp", "hidden": [8]},

@@ -1,4 +1,4 @@
-"""Many classes, metrics by class, and the choice of the best checkpoint."""
+"""Tests large numbers of classes, metrics per class, and the choice of the best checkpoint."""
 
 import numpy
 import pytest
@@ -12,9 +12,9 @@ NETWORK = {"layers": ["flatten", {"name": "linear", "out_features": 64}, "relu",
 
 
 def write_classes(folder, classes, counts, seed, strays=False):
-    """Class folders of pictures that are noise over the picture of their class; `counts[i % len(counts)]` of class i.
+    """Writes class folders of noisy copies of one image per class, `counts[i % len(counts)]` of them for class i.
 
-    With `strays` the first picture of every third class shows the next class."""
+    With `strays`, the first image of every third class shows the next class."""
     means = numpy.random.default_rng(0).integers(40, 216, (classes, SIDE, SIDE))
     random = numpy.random.default_rng(seed)
     for label in range(classes):
@@ -38,7 +38,7 @@ def many_classes(data, **others):
 
 
 def measures(truth, scores):
-    """What numpy makes of labels [n] and scores [n, classes]: figures, and by class samples, precision, recall and F1."""
+    """Computes metrics with numpy from labels [n] and scores [n, classes]: overall figures, and per class samples, precision, recall and F1."""
     classes = scores.shape[1]
     guess = scores.argmax(axis=1)
     samples, predicted = (numpy.bincount(labels, minlength=classes) for labels in (truth, guess))
@@ -52,7 +52,7 @@ def measures(truth, scores):
 
 
 @pytest.mark.parametrize("classes", swept([7, 1000, 1100], [7, 1100]))
-def test_metrics_are_those_of_numpy_with_any_number_of_classes(tmp_path, classes):
+def test_metrics_match_numpy_for_any_number_of_classes(tmp_path, classes):
     data = pictures(tmp_path / "data", classes)
     folder = train(tmp_path, many_classes(data), processes=2)
     checkpoint = folder.path / "checkpoints" / "best.safetensors"
@@ -64,7 +64,7 @@ def test_metrics_are_those_of_numpy_with_any_number_of_classes(tmp_path, classes
     assert evaluated["samples"] == len(files)
     for key, value in figures.items():
         assert evaluated[f"test_{key}"] == pytest.approx(value), key
-    assert 1 / classes < figures["accuracy"] < 1  # otherwise this test proves nothing
+    assert 1 / classes < figures["accuracy"] < 1  # otherwise the test is vacuous
     assert [row["name"] for row in evaluated["classes"]] == [f"class-{label:05}" for label in range(classes)]
     for key in ("samples", "precision", "recall", "f1"):
         assert [row[key] for row in evaluated["classes"]] == pytest.approx(list(by_class[key])), key
@@ -97,7 +97,7 @@ def check_predictions(folder, rows, are_of_best):
             assert [entry["score"] for entry in line["top"]] == pytest.approx(sorted(scores)[:-6:-1], rel=1e-4)
 
 
-def test_every_command_knows_300_classes(tmp_path):
+def test_every_command_supports_300_classes(tmp_path):
     data = pictures(tmp_path / "data", 300, test_counts=(1,))
     data["augment"] = [{"name": "mixup", "alpha": 0.4}]
     folder = train(tmp_path, many_classes(data, epochs=1, label_smoothing=0.1, precision="auto"), processes=2)
@@ -116,7 +116,7 @@ def test_every_command_knows_300_classes(tmp_path):
     assert row["class"] == f"class-{row['guess']:05}" and len(row["scores"]) == 300
 
 
-def test_300_classes_are_trained_alike_by_one_process_and_by_two_also_from_a_stream(tmp_path):
+def test_300_classes_train_alike_on_one_and_two_processes_and_streamed(tmp_path):
     data = pictures(tmp_path / "data", 300)
     expected = train(tmp_path, many_classes(data), output="one")
     figures = [epoch["test_balanced_accuracy"] for epoch in expected.epochs()]
@@ -142,7 +142,7 @@ def test_too_many_classes_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def unequal(tmp_path_factory):
-    """Digits of MNIST, of which zeros are many and the others few."""
+    """Returns a data folder of MNIST digits with many zeros and few of the others."""
     folder = tmp_path_factory.mktemp("unequal")
     for part, prefix, many, few in (("train", "train", 300, 15), ("test", "t10k", 200, 12)):
         images, labels = mnist_bytes(prefix)
@@ -155,7 +155,7 @@ UNSTEADY = {"learning_rate": 0.05, "batch_size": 16, "model": NETWORK, "log_inte
 
 
 @pytest.mark.parametrize("validation", [0, 0.3])
-def test_the_best_checkpoint_is_that_of_best_by(tmp_path, unequal, validation):
+def test_best_by_selects_the_best_checkpoint(tmp_path, unequal, validation):
     prefix = "validation" if validation else "test"
     chosen = {}
     for best_by, sign in SIGNS.items():
@@ -175,11 +175,11 @@ def test_the_best_checkpoint_is_that_of_best_by(tmp_path, unequal, validation):
             assert summary["best_validation_accuracy"] == best["validation_accuracy"]
         assert f"{100 * best['test_accuracy']:.2f} % in epoch {best['epoch']}" in done.stdout
         assert f"epoch {best['epoch']}" in (folder.path / "report.html").read_text()
-    # Otherwise this test proves nothing; with a small validation set all rules may choose the same epoch.
+    # Otherwise the test is vacuous; with a small validation set all rules may choose the same epoch.
     assert validation or len(set(chosen.values())) > 1, chosen
 
 
-def test_a_resumed_run_compares_with_the_best_so_far_by_the_same_measure(tmp_path, unequal):
+def test_a_resumed_run_compares_with_the_best_so_far_by_the_same_metric(tmp_path, unequal):
     def changes(epochs, best_by):
         return UNSTEADY | {"epochs": epochs, "checkpoint": {"best_by": best_by}, "data": unequal}
 
@@ -194,7 +194,7 @@ def test_a_resumed_run_compares_with_the_best_so_far_by_the_same_measure(tmp_pat
         assert folder.summary()["best_epoch"] == best["epoch"]
 
 
-def test_early_stopping_goes_by_the_accuracy_of_best_by(tmp_path, unequal):
+def test_early_stopping_uses_the_metric_of_best_by(tmp_path, unequal):
     for best_by, key in (("accuracy", "accuracy"), ("balanced_accuracy", "balanced_accuracy"), ("loss", "accuracy")):
         folder = train(tmp_path, UNSTEADY | {"epochs": 40, "data": unequal, "early_stopping": {"patience": 2},
                                              "checkpoint": {"best_by": best_by}}, output=best_by)

@@ -1,4 +1,4 @@
-"""Configs and command lines of the real binary, without training."""
+"""Tests configs and command lines of the real binary, without training."""
 
 import json
 import time
@@ -25,11 +25,11 @@ def effective(*arguments, **others):
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.json")), ids=lambda path: path.name)
-def test_every_shipped_config_is_sound(path):
+def test_every_shipped_config_is_valid(path):
     effective("--config", path)
 
 
-def test_mnist_is_the_recipe_of_pytorchs_ddp_example():
+def test_the_mnist_config_is_the_recipe_of_pytorchs_ddp_example():
     config = effective("--config", REPOSITORY / "configs/mnist.json")
     assert config["model"]["name"] == "net"
     assert config["data"]["dataset"] == "mnist"
@@ -37,13 +37,13 @@ def test_mnist_is_the_recipe_of_pytorchs_ddp_example():
     assert [config[key] for key in recipe] == [128, 0.01, 0.5, 10, 1000, 1, 100]
 
 
-def test_the_effective_config_runs_again_as_itself(tmp_path):
+def test_the_effective_config_reproduces_itself(tmp_path):
     first = effective("-c", "-", "--set", "launch.devices=[\"cpu\"]", input=json.dumps(PLAIN | {"backend": "gloo"}))
     again = effective("-c", "-", input=json.dumps(first))
     assert again == first
 
 
-def test_all_errors_are_reported_at_once_one_a_line(tmp_path):
+def test_all_errors_are_reported_at_once_one_per_line(tmp_path):
     (tmp_path / "bad.json").write_text('{\n  "epochs": "ten",\n  "lr": 0.1,\n  "launch": {"keep": 3}\n}\n')
     result = run("--config", "bad.json", "--set", "seed=-1", folder=tmp_path, expect=2)
     assert result.stdout == ""
@@ -56,7 +56,7 @@ def test_all_errors_are_reported_at_once_one_a_line(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "bad.json"]
 
 
-def test_paths_that_begin_with_a_tilde_are_in_the_home_folder(tmp_path):
+def test_a_leading_tilde_expands_to_the_home_folder(tmp_path):
     home = {"HOME": str(tmp_path / "home")}
     assert effective("-c", "-", "--output=~/x", input="{}", folder=tmp_path, variables=home)["output"] == str(tmp_path / "home/x")
     for command in (["evaluate", "--checkpoint=~/w.pt"], ["train", "--config", "-", "--resume=~/w.pt"], ["report", "~/r", "--output=o"],
@@ -66,7 +66,7 @@ def test_paths_that_begin_with_a_tilde_are_in_the_home_folder(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_schema_is_a_schema_and_judges_as_the_binary_does():
+def test_the_schema_is_valid_and_agrees_with_the_binary():
     jsonschema = pytest.importorskip("jsonschema")
     document = printed_json("config-schema")
     jsonschema.Draft202012Validator.check_schema(document)
@@ -125,7 +125,7 @@ def test_the_schema_is_a_schema_and_judges_as_the_binary_does():
         assert (run("-c", "-", "--dry-run", input=json.dumps(config)).returncode == 0) == is_sound, config
 
 
-def test_every_default_in_the_schema_is_the_one_in_effect():
+def test_every_default_in_the_schema_is_the_effective_default():
     def check(properties, values):
         for key, rule in properties.items():
             if key == "$schema":
@@ -138,7 +138,7 @@ def test_every_default_in_the_schema_is_the_one_in_effect():
     check(printed_json("config-schema")["properties"], effective("-c", "-", input="{}"))
 
 
-def test_reading_a_config_takes_no_time(tmp_path):
+def test_reading_a_config_is_fast(tmp_path):
     (tmp_path / "cfg.json").write_text(json.dumps(PLAIN))
     seconds = []
     for _ in range(10):
@@ -148,7 +148,7 @@ def test_reading_a_config_takes_no_time(tmp_path):
     assert min(seconds) < 0.05
 
 
-def test_files_that_are_no_config_are_refused_at_once_with_their_place(tmp_path):
+def test_files_that_are_not_configs_are_refused_at_once_with_the_position(tmp_path):
     for content in (b"", b"[" * 100000, b'{"output": "\xe9"}', b'{"epochs": 1', b"[]", b"{}\0"):
         (tmp_path / "bad.json").write_bytes(content)
         refused = run("--config", "bad.json", "--dry-run", folder=tmp_path, timeout=5, expect=2)
@@ -158,12 +158,12 @@ def test_files_that_are_no_config_are_refused_at_once_with_their_place(tmp_path)
 
 
 @pytest.mark.parametrize("flags", [["--local-rank=0"], ["--local_rank", "1"]])
-def test_a_plain_file_is_a_config_and_local_rank_is_ignored(tmp_path, flags):
+def test_a_config_may_be_any_file_and_local_rank_is_ignored(tmp_path, flags):
     (tmp_path / "cfg.json").write_text(json.dumps(PLAIN))
     assert PLAIN.items() <= effective(*flags, "--config", tmp_path / "cfg.json").items()
 
 
-def test_the_version_names_what_it_was_built_with():
+def test_the_version_lists_the_libraries_it_was_built_with():
     words = run("--version").stdout.strip().split(", ")
     assert words[0].startswith("mnist-train ")
     names = [word.split(" ")[0] for word in words[1:]]

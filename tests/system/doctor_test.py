@@ -11,7 +11,7 @@ def findings(result):
     return {finding["topic"]: finding for finding in json.loads(result.stdout)["findings"]}
 
 
-def test_a_machine_that_can_train_is_well(tmp_path):
+def test_a_machine_that_can_train_has_no_problems(tmp_path):
     healthy = run("doctor", "--json", "--set", "device=cpu", folder=tmp_path, expect=0)
     assert json.loads(healthy.stdout)["problems"] == 0
     topics = findings(healthy)
@@ -27,7 +27,7 @@ def test_a_machine_that_can_train_is_well(tmp_path):
     ("a run here", ['launch.devices=["cuda:63"]']),
     ("run folder", ["device=cpu", "output=/proc/nothing/run"]),
 ])
-def test_each_cause_of_a_failure_is_a_problem_with_a_remedy(tmp_path, topic, settings):
+def test_each_cause_of_a_failure_is_reported_with_a_remedy(tmp_path, topic, settings):
     flags = [flag for setting in settings for flag in ("--set", setting)]
     finding = findings(run("doctor", "--json", *flags, folder=tmp_path, expect=1))[topic]
     assert finding["verdict"] == "problem"

@@ -1,4 +1,4 @@
-"""Image folders and LMDBs as training data, preview, and mixup across processes."""
+"""Tests image folders and LMDBs as training data, preview, and mixup across processes."""
 
 import shutil
 import struct
@@ -10,13 +10,13 @@ from support import (idx_bytes, merged, mnist_bytes, own_data, printed_json, rel
                      write_config)
 
 HALVES = ("train", "test")
-COUNT = 300  # of each half
+COUNT = 300  # samples each for training and test
 TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """The first of MNIST as IDX, as an LMDB of PNG and as folders of PNG."""
+    """Returns the first samples of MNIST as IDX, as an LMDB of PNG and as class folders of PNG."""
     folder = tmp_path_factory.mktemp("sets")
     (folder / "idx").mkdir()
     for prefix in ("train", "t10k"):
@@ -35,7 +35,7 @@ def data(sets, name, **others):
 
 
 def preview(folder, config, *arguments):
-    """By process: the facts of each image, with its pixels."""
+    """Returns the preview record of each image with its pixels, by process."""
     return read_preview(write_config(folder, config), folder / "grid.png", *arguments)
 
 
@@ -50,7 +50,7 @@ def test_a_preview_of_many_large_images_reaches_rank_0(tmp_path):
     assert width * height > 128 * 244 * 244 and page.stat().st_size > 1e6
 
 
-def test_an_lmdb_trains_the_same_bits_as_idx_and_so_does_it_with_two_processes(tmp_path, sets):
+def test_an_lmdb_trains_the_same_bits_as_idx_on_one_and_two_processes(tmp_path, sets):
     plain = train(tmp_path, merged({"epochs": 1}, data(sets, "idx")), output="idx")
     folder = train(tmp_path, merged({"epochs": 1}, data(sets, "lmdb")), output="lmdb")
     assert folder.digest() == plain.digest()
@@ -92,7 +92,7 @@ def test_each_process_reads_its_own_folder(tmp_path, sets):
     assert not (tmp_path / "three").exists()
 
 
-def test_a_folder_of_one_class_is_warned_of(tmp_path):
+def test_a_folder_with_one_class_causes_a_warning(tmp_path):
     write_class_folders(tmp_path / "set", {"cats": [numpy.full((28, 28), number, numpy.uint8) for number in range(20)]})
     stderr = train(tmp_path, {"max_steps": 1, "data": own_data("image-folder", tmp_path / "set")}).stderr
     assert "the training set has only one class (cats), so there is nothing to learn" in stderr, stderr

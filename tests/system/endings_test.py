@@ -1,4 +1,4 @@
-"""How runs end and resume: the files that they leave, without lost or repeated work."""
+"""Tests how runs end and resume: output files, and that no work is lost or repeated."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from support import (Process, assert_gone, printed_json, run, send, start, stop_by_sigterm, train, train_command,
                      wait_until, write_config)
 
-STEPS = 20  # an epoch of 2,560 samples in batches of 128
+STEPS = 20  # per epoch: 2,560 samples in batches of 128
 STOP_SIGNALS = sum(1 << (each - 1) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1))
 
 
@@ -20,7 +20,7 @@ def by_steps(count, **others):
     return {"every_epochs": 0, "keep_best": False, "every_steps": count, "keep": 5, **others}
 
 
-def test_a_start_that_fails_leaves_the_last_run_the_latest(tmp_path):
+def test_a_failed_start_does_not_become_the_latest_run(tmp_path):
     config = write_config(tmp_path, {"max_steps": 2})
     run("--config", config, folder=tmp_path, expect=0)
     latest = tmp_path / "runs" / "config" / "latest"
@@ -29,7 +29,7 @@ def test_a_start_that_fails_leaves_the_last_run_the_latest(tmp_path):
     assert os.readlink(latest) == good
 
 
-def test_a_finished_run_is_left_as_it_is(tmp_path):
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
     first = train(tmp_path, {"max_steps": STEPS + 4, "epochs": 9}, processes=2)
     before = {path: path.read_bytes() for path in first.path.iterdir() if path.is_file() and path.name != ".lock"}
     again = train(tmp_path, {"max_steps": STEPS + 4, "epochs": 9}, "--resume", "auto", processes=1)
@@ -38,7 +38,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
 
 
 def resumed(folder, *flags, output="run", processes=2):
-    """A run that is resumed to its end, which must be about the weights that it leaves."""
+    """Resumes a run until it finishes and checks that its results describe its final weights."""
     with Process(train_command(folder / "run.json", folder / output, processes, "--resume", *flags), folder,
                  folder / output) as process:
         assert process.wait() == 0, process.stderr
@@ -59,8 +59,8 @@ def resumed(folder, *flags, output="run", processes=2):
     return done
 
 
-def test_a_run_without_steps_left_evaluates_the_weights_that_it_has(tmp_path):
-    """The run was stopped after the step at which the changed config ends it."""
+def test_a_run_without_steps_left_evaluates_its_weights(tmp_path):
+    """The run was stopped after the step at which the changed config ends."""
     patient = {"early_stopping": {"patience": 999, "min_delta": 0.9}, "report": {"histograms": True}}
     stopped = stop_by_sigterm(tmp_path, {"epochs": 1000} | patient, 2, 2 * STEPS + 5)
     for name, setting in {"lower": "epochs=1", "steps": "max_steps=5", "reached": "stop_at_accuracy=0.01",
@@ -79,7 +79,7 @@ def test_a_checkpoint_after_the_last_step_is_still_evaluated(tmp_path):
     assert resumed(tmp_path, within, "--set", "max_steps=10", output="within").read_json("accuracies.json") != []
     elsewhere = resumed(tmp_path, end, "--set", "epochs=1", output="elsewhere")
     assert elsewhere.epochs()[0]["train_loss"] is None  # this folder has no record of the training
-    # In its own folder the run goes back, although its summary says that it is finished.
+    # In its own folder the run goes back, although its summary has the status finished.
     back = resumed(tmp_path, end, "--set", "epochs=1")
     assert len(back.epochs()) == 1 and back.epochs()[0]["train_loss"] > 0
     assert len(back.read_json("accuracies.json")) == 1
@@ -88,8 +88,8 @@ def test_a_checkpoint_after_the_last_step_is_still_evaluated(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"max_steps": STEPS + 4}, {"epochs": 1}])
-def test_a_run_that_was_lost_at_its_end_is_finished_by_a_resume(tmp_path, changes):
-    """It had saved its last checkpoint, but not yet said that it is finished."""
+def test_a_run_killed_at_its_end_is_finished_by_a_resume(tmp_path, changes):
+    """The run had saved its last checkpoint, but not yet recorded that it finished."""
     folder = train(tmp_path, {"epochs": 9} | changes)
     expected = folder.epochs()
     (folder.path / "model.pt").unlink()
@@ -98,12 +98,12 @@ def test_a_run_that_was_lost_at_its_end_is_finished_by_a_resume(tmp_path, change
     assert [epoch["test_accuracy"] for epoch in done.epochs()] == [epoch["test_accuracy"] for epoch in expected]
 
 
-def test_a_process_lost_in_the_evaluation_after_max_steps_costs_no_results(tmp_path):
+def test_a_process_lost_in_the_evaluation_after_max_steps_loses_no_results(tmp_path):
     changes = {"max_steps": 3, "batch_size": 64, "model": {"name": "resnet18"}, "launch": {"max_restarts": 1},
                "data": {"limit_train": 320, "limit_test": 300}}  # a snapshot after every other step
     with start(tmp_path, changes) as process:
         pid = process.wait_for_ranks(2)[1]
-        for rank in (0, 1):  # a snapshot counts only if both have sealed it
+        for rank in (0, 1):  # a snapshot is valid only if both ranks have sealed it
             process.wait_for_phase(rank, "evaluation", 3)
         send(pid, signal.SIGKILL)
         assert process.wait() == 0, process.stderr
@@ -113,7 +113,7 @@ def test_a_process_lost_in_the_evaluation_after_max_steps_costs_no_results(tmp_p
         epoch["test_accuracy"] for epoch in done.epochs()]
 
 
-def test_a_run_that_goes_back_shows_nothing_of_what_it_left(tmp_path):
+def test_a_run_that_goes_back_drops_the_records_of_abandoned_steps(tmp_path):
     first = train(tmp_path, {"epochs": 3})
     older = first.checkpoints()[0]
     with start(tmp_path, {"epochs": 1000}, "--resume", older) as process:
@@ -126,7 +126,7 @@ def test_a_run_that_goes_back_shows_nothing_of_what_it_left(tmp_path):
     assert any(best.samefile(path) for path in first.checkpoints())
 
 
-def test_a_run_that_starts_from_scratch_shows_nothing_of_the_lost_one(tmp_path):
+def test_a_run_that_starts_from_scratch_drops_the_records_of_the_lost_one(tmp_path):
     changes = {"epochs": 1000, "checkpoint": {"every_epochs": 1000, "keep_best": False}}
     with start(tmp_path, changes) as process:
         process.wait_for_step(STEPS + 1)
@@ -141,7 +141,7 @@ def test_a_run_that_starts_from_scratch_shows_nothing_of_the_lost_one(tmp_path):
 
 
 @pytest.mark.parametrize("number, code, resumed", [(signal.SIGTERM, 143, False), (signal.SIGINT, 130, True)])
-def test_a_run_that_is_stopped_before_its_first_step_says_so_and_how_to_continue(tmp_path, number, code, resumed):
+def test_a_run_stopped_before_its_first_step_reports_that_and_how_to_continue(tmp_path, number, code, resumed):
     if resumed:
         train(tmp_path, {"epochs": 1})
     with start(tmp_path, {"epochs": 1000}, "--resume", "auto") as process:
@@ -154,8 +154,8 @@ def test_a_run_that_is_stopped_before_its_first_step_says_so_and_how_to_continue
         assert "continue with: " in process.stderr
 
 
-def test_ctrl_c_reaches_a_run_that_a_shell_started_in_the_background(tmp_path):
-    """Such a shell ignores SIGINT, and its children inherit that."""
+def test_ctrl_c_stops_a_run_that_a_shell_started_in_the_background(tmp_path):
+    """Background processes of a shell inherit an ignored SIGINT."""
     config = write_config(tmp_path, {"epochs": 1000})
     command = ["bash", "-c", 'trap "" INT; exec "$@"', "bash", *train_command(config, tmp_path / "run", 2)]
     for phase in ("starting", "training"):
@@ -164,16 +164,16 @@ def test_ctrl_c_reaches_a_run_that_a_shell_started_in_the_background(tmp_path):
             process.stop(signal.SIGINT, 130)
 
 
-def test_a_signal_after_the_last_step_does_not_undo_what_was_said(tmp_path):
+def test_a_signal_after_the_last_step_does_not_contradict_the_output(tmp_path):
     with start(tmp_path, {"epochs": 1}) as process:
-        wait_until(lambda: "epoch 1/1: train" in process.stderr, "the last line", interval=0)
+        wait_until(lambda: "epoch 1/1: train" in process.stderr, "the last epoch's line", interval=0)
         process.send(signal.SIGINT)
         assert process.wait() in (0, 130), process.stderr
     assert "before the first step" not in process.stderr
 
 
-def test_data_that_cannot_be_read_ends_with_the_whole_block(tmp_path):
-    """Though the launcher reads it, not a rank."""
+def test_unreadable_data_ends_with_the_complete_failure_block(tmp_path):
+    """Also if the launcher reads the data, not a rank."""
     folder = train(tmp_path, {"epochs": 1})
     lost = ("--set", f"data.root={tmp_path}", "--resume", "auto")
     (tmp_path / "mnist").mkdir()
@@ -189,8 +189,8 @@ def test_data_that_cannot_be_read_ends_with_the_whole_block(tmp_path):
             assert "continue with: " in process.stderr
 
 
-def test_libtorch_says_nothing_on_its_own(tmp_path):
-    """Its stack traces would stand before the cause."""
+def test_libtorch_prints_nothing_itself(tmp_path):
+    """Its stack traces would hide the cause."""
     config = write_config(tmp_path)
     trained = train(tmp_path, {"max_steps": 2})
     (tmp_path / "garbage.pt").write_bytes(b"x" * 100)
@@ -202,7 +202,7 @@ def test_libtorch_says_nothing_on_its_own(tmp_path):
         assert "frame #" not in result.stderr and "[W" not in result.stderr, result.stderr
 
 
-def test_a_restart_before_the_first_checkpoint_returns_to_memory_or_the_file_that_was_given(tmp_path):
+def test_a_restart_before_the_first_checkpoint_uses_the_snapshot_or_the_given_file(tmp_path):
     train(tmp_path, {"epochs": 1}, output="first")
     file = tmp_path / "first" / "checkpoints" / f"step-{STEPS:08}.safetensors"
     changes = {"epochs": 3, "checkpoint": {"every_epochs": 3, "keep_best": False}, "launch": {"max_restarts": 1}}
@@ -210,12 +210,12 @@ def test_a_restart_before_the_first_checkpoint_returns_to_memory_or_the_file_tha
         process.wait_for_step(STEPS + 1)
         send(process.ranks()[1], signal.SIGKILL)
         assert process.wait() == 0
-        # The first step leaves a snapshot in memory, which may have come too late.
+        # The first step writes a snapshot to memory, but possibly too late.
         first, second = re.findall(r"resuming from (\S+): epoch", process.stderr)
         assert first == str(file) and second in (str(file), "memory"), process.stderr
 
 
-def test_a_requeued_job_of_one_task_resumes(tmp_path):
+def test_a_requeued_job_with_one_task_resumes(tmp_path):
     slurm = {"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     changes = {"max_steps": 4}
     train(tmp_path, changes, variables=slurm)
@@ -224,7 +224,7 @@ def test_a_requeued_job_of_one_task_resumes(tmp_path):
     assert again.last_step() == 4
 
 
-def test_sigterm_whose_save_fails_is_no_success(tmp_path):
+def test_a_failed_save_after_sigterm_is_an_error(tmp_path):
     with start(tmp_path, {"epochs": 1000, "checkpoint": {"every_epochs": 500, "keep_best": False}}) as process:
         process.wait_for_step(1)
         (tmp_path / "run" / "checkpoints").write_text("in the way")
@@ -232,7 +232,7 @@ def test_sigterm_whose_save_fails_is_no_success(tmp_path):
         assert "mnist-train failed" in process.stderr
 
 
-SIGNALS = {  # sent at once, and the exit code
+SIGNALS = {  # name: signals sent in quick succession, exit code
     "a closed terminal": ([signal.SIGHUP], 143),
     "SIGQUIT": ([signal.SIGQUIT], 143),
     "the first of two": ([signal.SIGINT, signal.SIGTERM], 130),
@@ -245,7 +245,7 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, case):
     with start(tmp_path, {"epochs": 1000}) as process:
         process.wait_for_step(3)
         assert process.run_folder.summary()["status"] == "running"
-        # A handler's frame would destroy memory of a rank: oneDNN points the stack pointer at the heap while it multiplies.
+        # A handler's frame would corrupt a rank's memory: oneDNN points the stack pointer at the heap during matrix products.
         for pid in process.ranks().values():
             caught = re.search(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
             assert int(caught[1], 16) & STOP_SIGNALS == 0
@@ -256,7 +256,7 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, case):
         assert process.run_folder.checkpoints() and process.alive() == []
 
 
-def test_warnings_do_not_mix_with_results(tmp_path):
+def test_warnings_and_results_use_separate_streams(tmp_path):
     config = write_config(tmp_path, {"max_steps": 2})
     wrong_root = ("--set", "data.root=/nonexistent")
     trained = run("--config", config, "--output", "run", *wrong_root, folder=tmp_path, expect=0)
@@ -269,18 +269,18 @@ def test_warnings_do_not_mix_with_results(tmp_path):
     assert list((tmp_path / "logs").iterdir()) == []
 
 
-def test_torchrun_is_told_the_refusals_of_the_front_end_too(tmp_path):
+def test_refusals_of_the_front_end_reach_torchrun(tmp_path):
     file = tmp_path / "error.json"
     run("--config", "absent.json", folder=tmp_path, variables={"TORCHELASTIC_ERROR_FILE": str(file)}, expect=2)
     assert "absent.json" in json.loads(file.read_text())["message"]["message"]
 
 
 @pytest.mark.clock
-def test_a_second_ctrl_c_says_what_is_not_saved_and_leaves_no_half_written_file(tmp_path):
+def test_a_second_ctrl_c_reports_lost_progress_and_leaves_no_partial_file(tmp_path):
     with start(tmp_path, {"epochs": 1000, "checkpoint": by_steps(5)}) as process:
         wait_until(process.run_folder.checkpoints, "a checkpoint")
         process.wait_for_step(7)
-        send(process.ranks()[0], signal.SIGSTOP)  # which would save
+        send(process.ranks()[0], signal.SIGSTOP)  # the rank that would save
         partial = process.run_folder.path / "checkpoints" / "step-00009999.safetensors.partial-1"
         partial.write_text("half")
         process.send(signal.SIGINT)
@@ -300,10 +300,10 @@ def test_a_second_ctrl_c_says_what_is_not_saved_and_leaves_no_half_written_file(
     assert "running: this page" not in (process.run_folder.path / "report.html").read_text()
 
 
-def test_a_rank_that_is_lost_before_it_begins_is_a_failure_even_if_the_run_is_stopped(tmp_path):
+def test_a_rank_lost_before_it_starts_is_a_failure_even_if_the_run_is_stopped(tmp_path):
     with start(tmp_path, {"epochs": 1000}) as process:
         wait_until(lambda: process.board() and process.fork_server(), "the fork server", interval=0)
-        process.send(signal.SIGSTOP)  # it sees both at once
+        process.send(signal.SIGSTOP)  # so that it sees both at once
         server = process.fork_server()
         send(server, signal.SIGKILL)
         process.send(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, read apart from the program and from TensorBoard."""
+"""Reads TensorBoard's event files independently of the program and of TensorBoard."""
 
 import struct
 
@@ -24,7 +24,7 @@ def masked_crc(content):
 
 
 def records(content):
-    """The records of a file, with checked checksums and no bytes left over."""
+    """Returns the records of a file; asserts that checksums are valid and no bytes are left over."""
     at = 0
     while at < len(content):
         header = content[at:at + 8]
@@ -39,7 +39,7 @@ def records(content):
 
 
 def fields(content):
-    """A protobuf message as a dict from field number to the list of its values, undecoded."""
+    """Returns the fields of a protobuf message as a dict from field number to a list of undecoded values."""
     found = {}
     for field in protobuf.UnknownFieldSet(Empty.FromString(content)):
         size = {1: 8, 5: 4}.get(field.wire_type)
@@ -52,7 +52,7 @@ def doubles(content):
 
 
 def value_of(value):
-    """What one summary value holds: ("scalar", number), ("histogram", dict)."""
+    """Returns (kind, content) of a summary value: ("scalar", number), ("histogram", dict)."""
     if 2 in value:
         return "scalar", struct.unpack("<f", value[2][0])[0]
     histogram = fields(value[5][0])
@@ -62,7 +62,7 @@ def value_of(value):
 
 
 def read_events(path):
-    """(tag, kind, step, value) of everything in a file, in its order."""
+    """Returns (tag, kind, step, value) of all values in a file, in file order."""
     events = [fields(record) for record in records(path.read_bytes())]
     assert events[0][3] == [b"brain.Event:2"]
     found = []

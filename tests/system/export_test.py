@@ -1,4 +1,4 @@
-"""Exported networks in other programs: ONNX files in onnxruntime, and modules of PyTorch written in Python."""
+"""Runs exported networks in other programs: ONNX files in onnxruntime, and generated PyTorch modules in Python."""
 
 import numpy
 import pytest
@@ -10,7 +10,7 @@ torch = import_torch()
 from torch_networks import LAST, NETWORKS, torch_network  # noqa: E402  (needs torch)
 
 TOLERANCE = 1e-5
-BUILT_IN = {  # changes, images that are compared
+BUILT_IN = {  # name: config changes, number of images to compare
     "net": ({"data": {"limit_test": 2000}}, 2000),
     "resnet18": ({"batch_size": 8, "data": {"limit_train": 16, "limit_test": 20}}, 20),
 }
@@ -19,7 +19,7 @@ IMAGES = 100
 
 
 def python_model(source, path, weights, *flags):
-    """What the exported module makes, with the weights of a file."""
+    """Returns the network of the exported module, with the weights of a file."""
     model = exported_module(source, path, *flags).make_model()
     model.load_state_dict(torch.load(weights, weights_only=True), strict=True)
     return model.eval()
@@ -40,13 +40,13 @@ def cross_entropy(logits, labels):
 
 
 def assert_exports_compute_the_same(folder, run_folder, pixels, labels, mean, std):
-    """Both exports of a checkpoint give the same logits for all images, and the loss that the program itself finds."""
+    """Asserts that both exports of a checkpoint give the same logits for all images, and the same loss as `evaluate`."""
     checkpoint = run_folder.checkpoints()[-1]
     images = ((pixels[:, None].astype(numpy.float32) / 255 - mean) / std).astype(numpy.float32)
     model = python_model(checkpoint, folder / "net.py", run_folder.path / "model.pt")
     logits = torch_logits(model, images)
     session = exported_session(checkpoint, folder / "net.onnx")
-    # A batch of any size
+    # Any batch size
     for batch in (1, 17, min(1000, len(images))):
         for begin in (0, len(images) - batch):
             part = slice(begin, begin + batch)
@@ -61,7 +61,7 @@ def assert_exports_compute_the_same(folder, run_folder, pixels, labels, mean, st
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_built_in_networks_compute_the_same_elsewhere(tmp_path, name):
+def test_exported_built_in_networks_compute_the_same(tmp_path, name):
     changes, count = BUILT_IN[name]
     data = {"limit_train": 640, "limit_test": None, "root": None} | changes.get("data", {})
     folder = train(tmp_path, {"epochs": 1} | changes | {"data": data, "model": {"name": name}})
@@ -71,7 +71,7 @@ def test_built_in_networks_compute_the_same_elsewhere(tmp_path, name):
 
 @pytest.fixture(scope="module")
 def small_images(tmp_path_factory):
-    """(data of a config, pixels, labels) of images that are neither square nor of even sides."""
+    """Returns (data section, pixels, labels) for images that are not square and have odd sizes."""
     draw = numpy.random.default_rng(1)
     pixels = draw.integers(0, 256, (IMAGES, *SHAPE[1:]), numpy.uint8)
     labels = numpy.arange(IMAGES) % 10
@@ -85,7 +85,7 @@ def train_layers(folder, layers, data, **changes):
 
 
 @pytest.mark.parametrize("layers", [*NETWORKS.values(), ["flatten", {"name": "dropout", "p": 0.1}, LAST]], ids=[*NETWORKS, "dropout"])
-def test_networks_of_layers_compute_the_same_elsewhere(tmp_path, small_images, layers):
+def test_exported_networks_of_layers_compute_the_same(tmp_path, small_images, layers):
     data, pixels, labels = small_images
     folder = train_layers(tmp_path, layers, data)
     assert_exports_compute_the_same(tmp_path, folder, pixels, labels, 0.4, 0.3)
@@ -94,7 +94,7 @@ def test_networks_of_layers_compute_the_same_elsewhere(tmp_path, small_images, l
 
 
 def weights_of(build, folder):
-    """model.pt with weights that PyTorch draws."""
+    """Writes model.pt with weights initialised by PyTorch."""
     torch.manual_seed(1)
     model = build().eval()
     torch.save(model.state_dict(), folder / "model.pt")
@@ -105,7 +105,7 @@ def config_of(folder, layers, data, **others):
     return write_config(folder, {"data": data, "model": {"layers": layers}, **others})
 
 
-# Windows that reach beyond the image, as PyTorch has them and ONNX does not
+# Windows that extend beyond the image, as in PyTorch but not in ONNX
 WINDOWS = [
     {"name": "max_pool2d", "kernel_size": 3, "stride": 2, "ceil_mode": True},
     {"name": "max_pool2d", "kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True},
@@ -125,7 +125,7 @@ WINDOWS = [
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: f"{WINDOWS.index(window)}_{window['name']}")
-def test_windows_reach_as_far_as_in_pytorch(tmp_path, small_images, window):
+def test_windows_extend_as_far_as_in_pytorch(tmp_path, small_images, window):
     layers = [window, "flatten", {"name": "linear", "out_features": "classes"}]
     model = weights_of(lambda: torch_network(layers, SHAPE), tmp_path)
     config = config_of(tmp_path, layers, small_images[0])
@@ -142,7 +142,7 @@ def linear_weights(folder):
     return folder / "model.pt"
 
 
-def test_an_onnx_file_says_what_it_holds(tmp_path, small_images):
+def test_an_onnx_file_describes_its_network(tmp_path, small_images):
     weights = linear_weights(tmp_path)
     config = config_of(tmp_path, LINEAR, small_images[0])
     export(weights, "onnx", tmp_path / "net.onnx", "--config", config)
@@ -160,7 +160,7 @@ def test_an_onnx_file_says_what_it_holds(tmp_path, small_images):
     assert all(numpy.array_equal(tensors[name], tensor.numpy()) for name, tensor in expected.items())
 
 
-def test_a_module_of_python_is_written_as_people_write_it(tmp_path, small_images):
+def test_the_generated_python_is_readable(tmp_path, small_images):
     layers = [{"name": "conv2d", "as": "stem", "out_channels": 4, "kernel_size": [3, 2], "padding": "same"},
               {"name": "residual", "layers": ["batch_norm", "relu"], "activation": "gelu"},
               {"name": "repeat", "times": 2, "layers": [{"name": "max_pool2d", "kernel_size": 2, "stride": 1}]},
@@ -196,7 +196,7 @@ def test_a_module_of_python_is_written_as_people_write_it(tmp_path, small_images
         assert torch.equal(exported(images), model(images))
 
 
-def test_blocks_may_name_their_modules_themselves(tmp_path, small_images):
+def test_blocks_may_have_custom_module_names(tmp_path, small_images):
     """Without `layers.` and `shortcut.`, even if layers without weights have the same names in both."""
     conv = {"name": "conv2d", "out_channels": 2, "kernel_size": 1}
     block = {"name": "residual", "modules": ["shortcut", "norm", "conv"], "activation": "relu",
@@ -212,11 +212,11 @@ def test_blocks_may_name_their_modules_themselves(tmp_path, small_images):
     assert abs(onnx_logits(session, images) - torch_logits(model, images)).max() <= TOLERANCE
 
 
-# A refused export leaves no file
+# Refused exports write no file
 
 
 def refused(folder, source, form, output, code, *flags):
-    """Returns standard error, and checks that no file was written."""
+    """Returns standard error of a refused export; asserts that it wrote no file."""
     before = sorted(folder.rglob("*"))
     content = source.read_bytes()
     result = export(source, form, output, *flags, expect=code)
@@ -224,7 +224,7 @@ def refused(folder, source, form, output, code, *flags):
     return result.stderr
 
 
-def test_a_layer_that_onnx_cannot_express_is_named(tmp_path, small_images):
+def test_a_layer_that_onnx_cannot_express_is_reported(tmp_path, small_images):
     layers = ["relu", {"name": "sequential", "layers": [{"name": "adaptive_avg_pool2d", "output_size": 5}]}, *LINEAR]
     weights_of(lambda: torch_network(layers, SHAPE), tmp_path)
     config = config_of(tmp_path, layers, small_images[0])
@@ -246,7 +246,7 @@ def test_the_source_is_never_overwritten(tmp_path, small_images, form):
 
 @pytest.mark.parametrize("form", ["onnx", "python"])
 @pytest.mark.parametrize("key, name", [("torchscript", "net.ts"), ("plugin", "libnet.so")])
-def test_a_network_that_is_not_of_layers_is_refused(tmp_path, small_images, form, key, name):
+def test_networks_without_layers_are_refused(tmp_path, small_images, form, key, name):
     (tmp_path / name).write_bytes(b"")
     config = write_config(tmp_path, {"data": small_images[0], "model": {key: str(tmp_path / name)}})
     said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / "net", 2, "--config", config)

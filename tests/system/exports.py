@@ -1,4 +1,4 @@
-"""Exports of the program, as PyTorch and onnxruntime load them."""
+"""Loads exports of the program in PyTorch and onnxruntime."""
 
 import pytest
 from support import import_file, import_torch, run
@@ -13,7 +13,7 @@ def export(source, form, output, *flags, expect=0):
 
 
 def exported_module(source, path, *flags):
-    """What `--format python` writes, imported."""
+    """Runs `export --format python` and imports the module."""
     export(source, "python", path, *flags)
     return import_file(path)
 

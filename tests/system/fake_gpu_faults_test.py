@@ -1,4 +1,4 @@
-"""Ranks on mock GPUs that are lost, stopped or fail, under our own launcher and under others, which do not watch them."""
+"""Tests lost, stopped and failing ranks on mock GPUs, under our launcher and under others, which do not monitor them."""
 
 import os
 import re
@@ -14,7 +14,7 @@ pytestmark = needs_fake_gpus
 
 HANG_TIMEOUT_S = 2
 ENDLESS = merged(ON_GPU, LONG_RUN | {"launch": {"hang_timeout_s": HANG_TIMEOUT_S, "max_restarts": 0}})
-WAYS = {  # of a step
+WAYS = {  # of running a step
     "captured": {"cuda_graphs": "on"},
     "eager": {"cuda_graphs": "off"},
     "bucketed": {"gradient_averaging": {"strategy": "bucketed"}},
@@ -22,14 +22,14 @@ WAYS = {  # of a step
 
 
 def ranks_by_hand(folder, changes, **settings):
-    """Two ranks as any other launcher starts them: each a process by itself, and nobody restarts or ends them."""
+    """Starts two ranks like other launchers: as independent processes that nothing restarts or kills."""
     return workers(folder, changes, variables=fake_gpus(2, **settings))
 
 
 @pytest.mark.clock
 @pytest.mark.parametrize("way, number", swept(
     [("captured", signal.SIGKILL), ("eager", signal.SIGSTOP), ("bucketed", signal.SIGKILL)], [("captured", signal.SIGKILL)]))
-def test_without_our_launcher_a_rank_whose_peer_is_gone_ends_in_time_and_says_what_it_waited_for(tmp_path, way, number):
+def test_without_our_launcher_a_rank_that_loses_its_peer_exits_in_time_and_reports_the_cause(tmp_path, way, number):
     with ranks_by_hand(tmp_path, merged(ENDLESS, WAYS[way])) as (first, second):
         first.wait_for_step(10)
         lost_s = time.monotonic()
@@ -37,17 +37,17 @@ def test_without_our_launcher_a_rank_whose_peer_is_gone_ends_in_time_and_says_wh
         assert first.wait() == 4, first.stderr
         assert time.monotonic() - lost_s < HANG_TIMEOUT_S + 5
         assert "mnist-train failed: rank 0" in first.stderr, first.stderr
-        assert "in step" in first.stderr or "in the evaluation" in first.stderr, first.stderr  # wherever it was by then
+        assert "in step" in first.stderr or "in the evaluation" in first.stderr, first.stderr  # either is possible
         assert "timed out" in first.stderr and "rank 1 did not respond" in first.stderr, first.stderr
 
 
-# Other launchers have no status board to tell a phase by. A step is slow enough to be hit, and an evaluation has 50 batches.
-EVALUATION = (20, {"test_batch_size": 10, "data": {"limit_test": 500}})  # the step before it
+# Under other launchers there is no status board with phases. So steps are slow, and an evaluation has 50 batches.
+EVALUATION = (20, {"test_batch_size": 10, "data": {"limit_test": 500}})  # the last step before the evaluation, config changes
 
 
 @pytest.mark.clock
 @pytest.mark.sweep
-def test_without_our_launcher_a_rank_killed_in_the_evaluation_ends_the_other_in_time(tmp_path):
+def test_without_our_launcher_a_rank_exits_in_time_if_its_peer_is_killed_in_the_evaluation(tmp_path):
     step, changes = EVALUATION
     with ranks_by_hand(tmp_path, merged(ENDLESS, changes), kernel_us=300) as (first, second):
         first.wait_for_step(step)
@@ -58,14 +58,14 @@ def test_without_our_launcher_a_rank_killed_in_the_evaluation_ends_the_other_in_
         assert "rank 1 did not respond" in first.stderr, first.stderr
 
 
-def test_without_our_launcher_a_rank_whose_peer_never_comes_ends_in_time(tmp_path):
+def test_without_our_launcher_a_rank_exits_in_time_if_its_peer_never_joins(tmp_path):
     changes = merged(ENDLESS, {"launch": {"rendezvous_timeout_s": 2}})
     with worker(tmp_path, 0, free_port(), changes, variables=fake_gpus(2)) as alone:
         assert alone.wait(20) == 4, alone.stderr
         assert "1 of 2 ranks joined" in alone.stderr and "missing: rank 1" in alone.stderr, alone.stderr
 
 
-def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(tmp_path):
+def test_without_our_launcher_a_rank_exits_in_time_if_its_device_hangs(tmp_path):
     with ranks_by_hand(tmp_path, ENDLESS, hang_after_launches=500, hang_device=1) as (first, second):
         begin_s = time.monotonic()
         assert (first.wait(), second.wait()) == (4, 4), first.stderr + second.stderr
@@ -75,7 +75,7 @@ def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(
 
 
 @pytest.mark.sweep
-def test_torchrun_ends_when_a_rank_is_killed(tmp_path):
+def test_torchrun_exits_if_a_rank_is_killed(tmp_path):
     import_torch()
     step, changes = EVALUATION
     with torchrun(tmp_path, merged(ENDLESS, changes), "--standalone", variables=fake_gpus(2, kernel_us=300)) as process:
@@ -86,7 +86,7 @@ def test_torchrun_ends_when_a_rank_is_killed(tmp_path):
 
 
 @pytest.mark.parametrize("phase", swept(["rendezvous", "evaluation"], ["evaluation"]))
-def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_well(tmp_path, phase):
+def test_a_rank_killed_in_any_phase_is_detected_at_once_and_the_run_finishes(tmp_path, phase):
     changes = merged(ON_GPU, {"epochs": 3, "test_batch_size": 10, "data": {"limit_test": 500}, "checkpoint": {"every_steps": 2},
                               "launch": {"max_restarts": 1}})
     with start(tmp_path, changes, processes=2, variables=fake_gpus(2)) as process:
@@ -103,7 +103,7 @@ def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_well(tmp
 
 @pytest.mark.clock
 @pytest.mark.parametrize("phase", swept(["training", "evaluation"], ["training"]))
-def test_a_stopped_rank_is_named_by_our_launcher(tmp_path, phase):
+def test_our_launcher_reports_a_stopped_rank(tmp_path, phase):
     changes = merged(ENDLESS, {"test_batch_size": 10, "checkpoint": {"every_steps": 2}})
     with start(tmp_path, changes, processes=2, variables=fake_gpus(2)) as process:
         pid = process.wait_for_ranks(2)[1]
@@ -115,7 +115,7 @@ def test_a_stopped_rank_is_named_by_our_launcher(tmp_path, phase):
         assert "rank 1" in block and "it is stopped" in block, block
 
 
-def test_two_ranks_that_share_a_gpu_are_refused_by_nccl_before_training(tmp_path):
+def test_nccl_refuses_two_ranks_on_one_gpu_before_training(tmp_path):
     changes = merged(ON_GPU, {"backend": "nccl", "launch": {"devices": ["cuda:0", "cuda:0"]}})
     failed = train(tmp_path, changes, processes=2, variables=fake_gpus(1), expect=2)
     assert "nccl" in failed.stderr and not failed.checkpoints()

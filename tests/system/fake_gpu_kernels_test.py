@@ -1,4 +1,4 @@
-"""The program's own kernels on mock GPUs: compilation, use, and training without them."""
+"""Tests the custom kernels on mock GPUs: compilation, use, and training without them."""
 
 import shutil
 
@@ -21,25 +21,25 @@ def launches(folder):
     return sum(report["kernels"].get("softmax_loss_bf16", 0) for report in reports(folder / "report"))
 
 
-def test_own_kernels_are_used_and_computed(tmp_path):
+def test_custom_kernels_are_used_and_computed(tmp_path):
     folder = run(tmp_path)
     assert launches(tmp_path) > 0
-    # All products are 0 on a mock, so all classes are as likely.
+    # All products are 0 on a mock GPU, so all classes are equally likely.
     assert [line["train_loss"] for line in folder.epochs()] == [pytest.approx(2.302585, abs=1e-5)]
 
 
-def test_they_are_compiled_once_and_a_run_that_cannot_suggests_to_do_without(tmp_path):
-    run(tmp_path / "first")  # fills the cache that all tests share, if no other test has
+def test_kernels_are_compiled_once_and_a_failure_suggests_disabling_them(tmp_path):
+    run(tmp_path / "first")  # fills the cache that all tests share, unless it is filled
     cache = shutil.copytree(LIBRARIES / "cache", tmp_path / "cache")
     without_compiler = {"XDG_CACHE_HOME": cache, "FAKE_GPU_NVRTC_FAILS_DEVICE": 0}
     run(tmp_path / "second", **without_compiler)
     assert launches(tmp_path / "second") > 0
     for path in (cache / "mnist-train" / "kernels").iterdir():
-        path.write_bytes(path.read_bytes()[:1000])  # of no use: compiled again
+        path.write_bytes(path.read_bytes()[:1000])  # corrupt, so it is compiled again
     failed = run(tmp_path / "third", expect=1, **without_compiler)
     assert "FAKE_GPU_NVRTC_FAILS_DEVICE is set" in failed.stderr and 'set gpu_kernels to "off"' in failed.stderr
 
 
-def test_without_them_libtorch_computes(tmp_path):
+def test_without_custom_kernels_libtorch_computes(tmp_path):
     assert run(tmp_path, {"gpu_kernels": "off"}).summary()["status"] == "finished"
     assert launches(tmp_path) == 0

@@ -1,6 +1,6 @@
-"""Every path of the host code on GPUs, on mock GPUs: each run ends, and takes the requested path.
+"""Runs every path of the host code for GPUs on mock GPUs: each run finishes and takes the requested path.
 
-Mock GPUs do not compute, so no results are compared."""
+Mock GPUs do not compute, so results are not compared."""
 
 import re
 
@@ -10,11 +10,11 @@ from support import at_once, free_port, merged, mnist_bytes, own_data, run, swep
 
 pytestmark = needs_fake_gpus
 
-STEPS = 20  # an epoch of ON_GPU
+STEPS = 20  # per epoch of ON_GPU
 ONE_EPOCH = ON_GPU | {"epochs": 1}
-PATHS = {  # name: GPUs, ranks, changes, how the step runs
+PATHS = {  # name: GPUs, ranks, config changes, execution of the step
     "eager": (1, 1, {"cuda_graphs": "off"}, "eager"),
-    # The first kernel of backward is one of the program's own, in a thread that has no context yet.
+    # The first kernel of the backward pass is a custom one, in a thread that has no context yet.
     "a layer's activation last": (1, 1, {"cuda_graphs": "off", "model": {"layers": [
         "flatten", {"name": "linear", "out_features": "classes"}, "relu"]}}, "eager"),
     "shards on three GPUs": (3, 3, {"deterministic": {"shards": 4}}, "graph"),
@@ -55,7 +55,7 @@ NCCL_CANNOT = {  # name: changes; these use Gloo
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_path_trains_as_asked(tmp_path, path):
+def test_each_path_trains_as_requested(tmp_path, path):
     gpus, ranks, changes, execution = PATHS[path]
     result = train(tmp_path, merged(ONE_EPOCH, changes), processes=ranks,
                    variables=fake_gpus(gpus, report=tmp_path / "report"))
@@ -66,7 +66,7 @@ def test_the_path_trains_as_asked(tmp_path, path):
     for report in reports(tmp_path / "report"):
         assert bool(report["replays"]) == (execution == "graph")
         assert ranks == 1 or report["kernels"]["ncclAllReduce"] > 0
-        # Work of a second stream inside a graph would cost an edge at each end.
+        # Work on a second stream inside a graph would add an edge at each end.
         assert [graph["streams"] for graph in report["graphs"]] == ([1] if execution == "graph" else [])
 
 
@@ -78,7 +78,7 @@ def test_ranks_that_nccl_cannot_connect_use_gloo_and_eager_steps(tmp_path, path)
 
 
 def on_gpus_of_their_own(folder, changes, visible, expect=0):
-    """Ranks of another launcher, each of which sees only its own GPUs, by numbers from 0 on."""
+    """Runs ranks as another launcher does, each with its own CUDA_VISIBLE_DEVICES, numbered from 0."""
     port = free_port()
     with at_once(worker(folder, rank, port, merged(ONE_EPOCH, changes), world_size=len(visible),
                         variables=fake_gpus(4) | {"CUDA_VISIBLE_DEVICES": gpus}) for rank, gpus in enumerate(visible)) as ranks:
@@ -87,7 +87,7 @@ def on_gpus_of_their_own(folder, changes, visible, expect=0):
     return ranks
 
 
-VISIBLE = [  # what each rank sees, and the device of each
+VISIBLE = [  # CUDA_VISIBLE_DEVICES of each rank, device of each rank
     (("1", "0"), {0: 1, 1: 0}),                            # --gpus-per-task=1, --gpu-bind=single:1
     (("0,1", "2,3", "0,1", "2,3"), {0: 0, 1: 2, 2: 1, 3: 3}),  # --gpu-bind=closest, tasks in turn on two sockets
     (("2,3", "3,2"), {0: 2, 1: 3}),
@@ -95,13 +95,13 @@ VISIBLE = [  # what each rank sees, and the device of each
 
 
 @pytest.mark.parametrize("visible, devices", swept(VISIBLE, VISIBLE[:2]))
-def test_ranks_that_see_different_gpus_by_the_same_number_use_nccl(tmp_path, visible, devices):
+def test_ranks_that_see_different_gpus_under_the_same_index_use_nccl(tmp_path, visible, devices):
     ranks = on_gpus_of_their_own(tmp_path, {"backend": "nccl"}, visible)
     assert ranks[0].run_folder.summary()["backend"] == "nccl"
     assert devices_in(rank.stderr for rank in ranks) == devices
 
 
-def test_ranks_that_see_one_gpu_use_gloo_whatever_number_it_has(tmp_path):
+def test_ranks_that_share_one_gpu_use_gloo_whatever_its_index(tmp_path):
     ranks = on_gpus_of_their_own(tmp_path, {"launch": {"devices": ["cuda:1", "cuda:0"]}}, ("0,1", "1,0"))
     assert ranks[0].run_folder.summary()["backend"] == "gloo"
     (tmp_path / "refused").mkdir()
@@ -109,7 +109,7 @@ def test_ranks_that_see_one_gpu_use_gloo_whatever_number_it_has(tmp_path):
         assert "ranks 0 and 1 share one" in failed.stderr, failed.stderr
 
 
-def test_a_graph_that_is_insisted_on_and_impossible_is_refused(tmp_path):
+def test_cuda_graphs_on_is_refused_if_the_step_cannot_be_captured(tmp_path):
     changes = merged(ONE_EPOCH, {"cuda_graphs": "on", "gradient_averaging": {"strategy": "bucketed"}})
     failed = train(tmp_path, changes, processes=2, variables=fake_gpus(2), expect=2)
     assert "cannot be captured" in failed.stderr and "NCCL" in failed.stderr
@@ -128,8 +128,8 @@ def test_encoded_images_reach_the_gpu(tmp_path, decode):
                        variables=fake_gpus(1, report=report))
         assert result.summary()["execution"] == "graph"
         waits.append(reports(report)[0]["pageable_copies"])
-    # Samples that are streamed to the GPU do not make the host wait: 6 steps more have no more such copies, but for the
-    # losses, which are read here after each step.
+    # Streaming samples to the GPU does not block the host: 6 more steps add no blocking copies, except those of the
+    # losses, which are read after each step here.
     assert waits[1] - waits[0] <= 8, waits
 
 
@@ -144,13 +144,13 @@ def test_preview_and_evaluate_use_the_gpu(tmp_path):
         assert sum(report["copies"] > 0 for report in reports(tmp_path / f"report-{number}")) == 2
 
 
-def test_doctor_shows_the_gpus_and_the_version_of_the_driver(tmp_path):
+def test_doctor_shows_the_gpus_and_the_driver_version(tmp_path):
     text = run("doctor", folder=tmp_path, variables=fake_gpus(2)).stdout
     assert "GPU 0" in text and "GPU 1" in text and "NCCL" in text, text
     assert re.search(r"NVIDIA \d[\d.]*, for CUDA up to 13", text), text
 
 
-def test_a_run_resumes_on_another_number_of_gpus(tmp_path):
+def test_a_run_resumes_on_a_different_number_of_gpus(tmp_path):
     train(tmp_path, ONE_EPOCH, processes=2, variables=fake_gpus(2))
     resumed = train(tmp_path, ON_GPU | {"epochs": 2}, "--resume", "auto", processes=1, variables=fake_gpus(1))
     assert resumed.summary()["steps"] == 2 * STEPS

@@ -1,4 +1,4 @@
-"""Runs on mock GPUs: starting, capturing, talking over NCCL, failing and ending are the real thing."""
+"""Tests the host side of runs on mock GPUs: start, capture, NCCL communication, failures and exit."""
 
 import signal
 
@@ -8,15 +8,15 @@ from support import LONG_RUN, assert_gone, merged, start, train
 
 pytestmark = needs_fake_gpus
 
-STEPS = 20  # an epoch of ON_GPU
+STEPS = 20  # per epoch of ON_GPU
 ONE_EPOCH = ON_GPU | {"epochs": 1}
 ENDLESS = merged(ON_GPU, LONG_RUN)
-SLOW = {"kernel_us": 20}  # so that something can be done to a run
+SLOW = {"kernel_us": 20}  # leaves time to disturb a run
 
 
-def test_a_captured_step_holds_the_kernels_of_an_eager_one(tmp_path):
+def test_a_captured_step_has_the_kernels_of_an_eager_one(tmp_path):
     def second_epoch(graphs):
-        """What a run of three epochs does more than one of two: no start, no capture, only an epoch's steps and its end."""
+        """Returns the difference of runs of three and two epochs: one epoch's steps and its end, without start and capture."""
         counts = []
         for epochs in (2, 3):
             report = tmp_path / f"{graphs}-{epochs}"
@@ -31,11 +31,11 @@ def test_a_captured_step_holds_the_kernels_of_an_eager_one(tmp_path):
     assert eager["replays"] == 0 and not no_graphs
     assert captured["replays"] == STEPS // 16 + STEPS % 16
     assert many["kernels"] == 16 * one["kernels"]
-    # An eager step is also told its learning rate.
+    # An eager step also copies the learning rate.
     assert eager["eager_launches"] == captured["eager_launches"] + STEPS * (one["kernels"] + 1)
 
 
-def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
+def test_out_of_memory_is_reported_with_the_settings_to_lower(tmp_path):
     changes = ONE_EPOCH | {"model": {"name": "resnet18"}, "batch_size": 128, "data": {"limit_train": 512, "limit_test": 100}}
     failed = train(tmp_path, changes, processes=2, variables=fake_gpus(2, limit_mb=300), expect=1)
     assert "out of memory: lower batch_size" in failed.stderr, failed.stderr
@@ -46,7 +46,7 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
 @pytest.mark.parametrize("count, nan_from, said", [
     (1, 0, "the loss became NaN at step"), (2, 0, "the loss became NaN at step"),
     (2, 3, "the loss is finite, but the weight update is not")])
-def test_a_loss_or_an_update_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, count, nan_from, said):
+def test_a_loss_or_update_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, count, nan_from, said):
     variables = fake_gpus(count, nan_after_reads=5, nan_from=nan_from)
     failed = train(tmp_path, ONE_EPOCH, processes=count, variables=variables, expect=1)
     assert said in failed.stderr, failed.stderr
@@ -55,7 +55,7 @@ def test_a_loss_or_an_update_that_is_not_finite_ends_the_run_without_a_checkpoin
 
 
 def test_sigterm_saves_and_the_run_resumes(tmp_path):
-    steps = 160  # an epoch
+    steps = 160  # per epoch
     changes = merged(ENDLESS, TINY | {"batch_size": 8, "data": {"limit_train": 8 * steps}})
     with start(tmp_path, changes, processes=2, variables=fake_gpus(2, **SLOW)) as process:
         process.wait_for_step(10)
@@ -68,10 +68,10 @@ def test_sigterm_saves_and_the_run_resumes(tmp_path):
     assert [step["step"] for step in resumed.steps()] == list(range(1, steps + 1))
 
 
-def test_sigterm_stops_a_run_whose_epochs_end_before_the_host_looks_for_it(tmp_path):
+def test_sigterm_stops_a_run_with_epochs_shorter_than_the_polling_interval(tmp_path):
     changes = merged(ENDLESS, TINY)
     with start(tmp_path, changes, processes=2, variables=fake_gpus(2)) as process:
-        process.wait_for_step(10 * STEPS)  # from the second epoch or so on an interval is longer than an epoch
+        process.wait_for_step(10 * STEPS)  # by now a polling interval is longer than an epoch
         process.stop(signal.SIGTERM, 143)
     stopped = process.run_folder.summary()
     assert stopped["status"] == "stopped"
@@ -80,18 +80,18 @@ def test_sigterm_stops_a_run_whose_epochs_end_before_the_host_looks_for_it(tmp_p
     assert [step["step"] for step in resumed.steps()] == list(range(1, stopped["steps"] + 6))
 
 
-def test_a_stop_that_is_seen_after_the_last_step_leaves_no_run_without_its_evaluation(tmp_path):
-    changes = merged(ENDLESS, TINY | {"max_steps": 14})  # the host looks after steps 1, 3, 7 and 15
+def test_a_stop_that_is_seen_after_the_last_step_still_evaluates(tmp_path):
+    changes = merged(ENDLESS, TINY | {"max_steps": 14})  # the host polls after steps 1, 3, 7 and 15
     with start(tmp_path, changes, processes=1, variables=fake_gpus(kernel_us=500)) as process:
         process.wait_for_step(9)
         process.send(signal.SIGTERM)
         code = process.wait()
-        assert code in (0, 143), process.stderr  # on a slow machine it looks earlier
+        assert code in (0, 143), process.stderr  # on a slow machine it polls earlier
     run = process.run_folder if code == 0 else train(tmp_path, changes, "--resume", "auto", variables=fake_gpus())
     assert run.summary()["status"] == "finished" and len(run.epochs()) == 1
 
 
-def test_a_device_that_never_answers_ends_the_run_in_time(tmp_path):
+def test_a_run_whose_device_hangs_ends_in_time(tmp_path):
     changes = merged(ON_GPU, {"epochs": 1000, "launch": {"hang_timeout_s": 5}})
     with start(tmp_path, changes, processes=2,
                variables=fake_gpus(2, hang_after_launches=1000, hang_device=1)) as process:

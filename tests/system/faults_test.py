@@ -1,4 +1,4 @@
-"""Processes that die, hang or get signals, and files that cannot be written: a run ends in time with one cause and no process left."""
+"""Tests processes that die, hang or get signals, and write errors: a run ends in time, reports one cause and leaves no process."""
 
 import re
 import resource
@@ -11,7 +11,7 @@ from support import (BINARY, LONG_RUN, Process, assert_gone, at_once, averaging,
 
 
 def the_one_block(process):
-    """The failure block: its first line names the cause."""
+    """Returns the only failure block, whose first line has the cause."""
     blocks = re.findall(r"^mnist-train failed: .*(?:\n  .*)*", process.stderr, re.MULTILINE)
     assert len(blocks) == 1, process.stderr
     return blocks[0]
@@ -22,7 +22,7 @@ def the_one_block(process):
 
 @pytest.mark.clock
 @pytest.mark.parametrize("processes, rank, step", [(2, 0, 12), (3, 2, 25)])
-def test_a_killed_rank_ends_the_run_by_its_name(tmp_path, processes, rank, step):
+def test_a_killed_rank_ends_the_run_and_is_reported(tmp_path, processes, rank, step):
     with start(tmp_path, LONG_RUN, processes=processes) as process:
         process.wait_for_step(step)
         pid = process.wait_for_ranks(processes)[rank]
@@ -42,7 +42,7 @@ def test_a_killed_rank_ends_the_run_by_its_name(tmp_path, processes, rank, step)
         assert "no checkpoint was written" in block
 
 
-def test_page_and_summary_agree_on_the_time_of_a_run_that_lost_an_attempt(tmp_path):
+def test_report_page_and_summary_agree_on_the_time_of_a_restarted_run(tmp_path):
     with start(tmp_path, {"epochs": 3, "launch": {"max_restarts": 1}}, processes=2) as process:
         process.wait_for_step(45)
         send(process.wait_for_ranks(2)[1], signal.SIGKILL)
@@ -56,7 +56,7 @@ def test_page_and_summary_agree_on_the_time_of_a_run_that_lost_an_attempt(tmp_pa
     assert float(whole) == pytest.approx(summary["wall_seconds"], abs=0.06)
 
 
-def test_restarts_come_to_an_end(tmp_path):
+def test_the_number_of_restarts_is_limited(tmp_path):
     with start(tmp_path, merged(LONG_RUN, {"launch": {"max_restarts": 1}}), processes=2) as process:
         for _ in range(2):
             pid = process.wait_for_ranks(2)[1]
@@ -82,11 +82,11 @@ def test_workers_do_not_outlive_a_killed_launcher(tmp_path):
 
 
 @pytest.mark.clock
-def test_ctrl_c_saves_and_leaves_with_130(tmp_path):
+def test_ctrl_c_saves_and_exits_130(tmp_path):
     with start(tmp_path, LONG_RUN, processes=2) as process:
         process.wait_for_step(7)
         asked_at = time.monotonic()
-        for pid in process.alive():  # as a terminal does: to every process
+        for pid in process.alive():  # to every process, like a terminal
             send(pid, signal.SIGINT)
         assert process.wait() == 130, process.stderr
         assert time.monotonic() - asked_at < 5
@@ -113,7 +113,7 @@ def test_sigterm_ends_an_evaluation(tmp_path):
 
 @pytest.mark.clock
 @pytest.mark.parametrize("first", swept(["launcher", "ranks", "launcher alone"], ["launcher"]))
-def test_a_job_that_was_stopped_for_a_while_raises_no_alarm(tmp_path, first):
+def test_a_job_that_was_suspended_causes_no_false_alarm(tmp_path, first):
     changes = merged(LONG_RUN, {"epochs": 3, "launch": {"hang_timeout_s": 2}})
     with start(tmp_path, changes, processes=2) as process:
         process.wait_for_step(5)
@@ -129,12 +129,12 @@ def test_a_job_that_was_stopped_for_a_while_raises_no_alarm(tmp_path, first):
         assert "restart" not in process.stderr
 
 
-# Numbers and weights
+# Losses that are not finite
 
 
-def test_a_loss_that_is_no_number_ends_all_ranks_at_the_same_step(tmp_path):
+def test_a_loss_that_is_not_finite_ends_all_ranks_at_the_same_step(tmp_path):
     failed = train(tmp_path, {"learning_rate": 1e30, "epochs": 50, "launch": {"max_restarts": 2}}, processes=2, expect=1)
-    assert "restart" not in failed.stderr  # which would only repeat it
+    assert "restart" not in failed.stderr  # a restart would only repeat it
     assert failed.summary()["status"] == "failed" and "loss became" in failed.summary()["error"]
     cause = the_one_block(failed).splitlines()[0]
     step = re.search(r"rank \d .*the loss became (?:NaN|infinite) at step (\d+): lower learning_rate", cause).group(1)
@@ -143,10 +143,10 @@ def test_a_loss_that_is_no_number_ends_all_ranks_at_the_same_step(tmp_path):
     assert not [line for line in failed.steps() if line["step"] >= int(step)]
 
 
-# Places and means
+# Disk
 
 
-def test_a_disk_that_fills_up_never_ends_well_and_leaves_no_half_file(tmp_path):
+def test_a_full_disk_is_an_error_and_leaves_no_partial_file(tmp_path):
     with start(tmp_path, {"batch_size": 45}, processes=2) as process:
         process.wait_for_step(3)
         resource.prlimit(process.wait_for_ranks(2)[0], resource.RLIMIT_FSIZE, (1000000, 1000000))
@@ -169,11 +169,11 @@ def test_nothing_listens_outside_loopback(tmp_path):
         process.wait_for_step(2)
         sockets = process.listening()
     assert {address for address, _ in sockets} <= {"127.0.0.1"}, sockets
-    assert len(sockets) >= 2  # the look itself works: Gloo listens in every rank
+    assert len(sockets) >= 2  # a self-check of the test: Gloo listens in every rank
 
 
 @pytest.mark.sweep
-def test_many_runs_started_at_once_do_not_meet(tmp_path):
+def test_many_concurrent_runs_do_not_interfere(tmp_path):
     with at_once(start(tmp_path, {"max_steps": 2, "data": {"limit_test": 10}}, processes=2, output=f"run{number}")
                  for number in range(16)) as runs:
         assert [process.wait() for process in runs] == [0] * 16

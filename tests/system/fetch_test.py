@@ -1,4 +1,4 @@
-"""`fetch` brings whole, checked files, from servers that break off, lie, or are not there."""
+"""`fetch` downloads complete, verified files, even from servers that drop connections, send wrong data or are down."""
 
 import gzip
 import hashlib
@@ -16,7 +16,7 @@ NOWHERE = "http://127.0.0.1:9"  # discard: nothing listens there
 
 
 class Mirror:
-    """A server of MNIST whose answers a test may bend. `requests` are (path, Range header)."""
+    """A server of MNIST whose responses a test can modify. `requests` are (path, Range header)."""
 
     def __init__(self, break_after=None, ranges=True, content=None, delay=None):
         self.requests = []
@@ -83,14 +83,14 @@ def test_fetches_four_files_once(tmp_path):
         assert [name for name, _ in mirror.requests] == NAMES
 
 
-def test_a_transfer_that_breaks_off_is_taken_up_where_it_ended(tmp_path):
+def test_an_interrupted_transfer_resumes_at_its_offset(tmp_path):
     with Mirror(break_after=4_000_000) as mirror:
         fetch(tmp_path, mirror.url)
         assert_whole(tmp_path)
         assert mirror.requests[:3] == [(NAMES[0], None), (NAMES[0], "bytes=4000000-"), (NAMES[0], "bytes=8000000-")]
 
 
-def test_a_later_process_resumes_with_the_part(tmp_path):
+def test_a_later_process_resumes_a_partial_file(tmp_path):
     with Mirror(break_after=1_000_000) as broken:
         process = subprocess.Popen([BINARY, "fetch", "mnist", "--to", str(tmp_path), "--mirror", broken.url],
                                    env=environment(), stderr=subprocess.PIPE, text=True)
@@ -107,7 +107,7 @@ def test_a_later_process_resumes_with_the_part(tmp_path):
     assert_whole(tmp_path)
 
 
-def test_a_server_without_ranges_is_asked_for_everything(tmp_path):
+def test_without_range_support_the_whole_file_is_requested(tmp_path):
     with Mirror(break_after=1_000_000, ranges=False) as mirror:
         fetch(tmp_path, mirror.url, expect=3)
         assert mirror.requests[1] == (NAMES[0], "bytes=1000000-")
@@ -116,7 +116,7 @@ def test_a_server_without_ranges_is_asked_for_everything(tmp_path):
         assert part.read_bytes() == (MNIST / NAMES[0]).read_bytes()[:1_000_000]
 
 
-def test_a_wrong_file_never_gets_its_name(tmp_path):
+def test_a_file_with_wrong_content_never_gets_its_final_name(tmp_path):
     images = bytearray(gzip.decompress((MNIST / NAMES[0]).read_bytes()))
     images[5000] ^= 1
     wrong = {NAMES[0]: gzip.compress(bytes(images), 1)}
@@ -127,7 +127,7 @@ def test_a_wrong_file_never_gets_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"<html>sign in</html>", gzip.compress(bytes(60_000_000)), b""])
-def test_pages_bombs_and_nothing_are_refused(tmp_path, content):
+def test_login_pages_gzip_bombs_and_empty_files_are_refused(tmp_path, content):
     with Mirror(content={NAMES[0]: content}) as mirror:
         fetch(tmp_path, mirror.url, expect=3)
     assert not (tmp_path / NAMES[0]).exists()
@@ -141,7 +141,7 @@ def test_the_next_mirror_is_tried(tmp_path):
         assert [name for name, _ in good.requests] == NAMES
 
 
-def test_all_mirrors_failing_says_what_each_answered(tmp_path):
+def test_if_all_mirrors_fail_each_error_is_printed(tmp_path):
     with Mirror() as mirror:
         done = fetch(tmp_path, NOWHERE, mirror.url, name="fashion-mnist", expect=3)
     for url in (NOWHERE, mirror.url):
@@ -151,7 +151,7 @@ def test_all_mirrors_failing_says_what_each_answered(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_file_is_fetched_again(tmp_path):
+def test_a_damaged_file_is_downloaded_again(tmp_path):
     (tmp_path / NAMES[1]).write_bytes(b"\x1f\x8bdamaged")
     fetch(tmp_path, MNIST.as_uri())
     assert_whole(tmp_path)
@@ -181,7 +181,7 @@ def test_usage(tmp_path):
     assert "/proc/nowhere: cannot create the folder" in fetch("/proc/nowhere", MNIST.as_uri(), expect=2).stderr
 
 
-def test_the_files_of_another_data_set_are_not_replaced(tmp_path):
+def test_files_of_another_data_set_are_not_replaced(tmp_path):
     fetch(tmp_path, MNIST.as_uri())
     refused = fetch(tmp_path, NOWHERE, name="fashion-mnist", expect=2).stderr
     assert "is a file of mnist" in refused and "choose another folder" in refused, refused

@@ -1,4 +1,4 @@
-"""Folders of people's own pictures: train, evaluate, preview and predict see the same pixels."""
+"""Custom image folders: train, evaluate, preview and predict see the same pixels."""
 
 import numpy
 import pytest
@@ -11,7 +11,7 @@ BACKGROUND = (250, 200, 20)
 
 
 def picture(kind, seed):
-    """Of class 0 a dark blot on transparent ground, of class 1 a light one, in pictures of all shapes."""
+    """Returns an image of random shape: for class 0 a dark blot on a transparent background, for class 1 a light one."""
     rng = numpy.random.default_rng(seed)
     height, width = rng.integers(20, 70, 2)
     rgba = numpy.zeros((height, width, 4), numpy.uint8)
@@ -49,7 +49,7 @@ def settings(folder, **others):
 
 
 def prepared(path, fit):
-    """Pillow's picture of 24 x 24."""
+    """Returns the 24 x 24 image that Pillow computes."""
     image = ImageOps.exif_transpose(Image.open(path))
     if image.has_transparency_data:
         image = Image.alpha_composite(Image.new("RGBA", image.size, (*BACKGROUND, 255)), image.convert("RGBA"))
@@ -89,7 +89,7 @@ def test_predict_agrees_with_evaluate(tmp_path, folder, fit, decode):
     assert evaluated["test_accuracy"] == pytest.approx(right / 30)
 
 
-def test_huge_pictures_are_refused_with_the_keys_that_help(tmp_path, folder):
+def test_huge_images_are_refused_with_the_keys_that_help(tmp_path, folder):
     config = settings(folder, max_pixels=100)
     refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run", expect=3).stderr
     assert "data.max_pixels (100)" in refused and "data.on_bad_sample" in refused
@@ -102,6 +102,6 @@ def test_huge_pictures_are_refused_with_the_keys_that_help(tmp_path, folder):
     ({"background": [1, 2, 256]}, "data/background/2: "),
     ({"fit": "fill"}, "data/fit: "),
 ))
-def test_wrong_keys_are_refused(tmp_path, folder, changes, pointer):
+def test_invalid_combinations_of_keys_are_refused(tmp_path, folder, changes, pointer):
     refused = run("--config", write_config(tmp_path, settings(folder, **changes)), expect=2).stderr
     assert pointer in refused, refused

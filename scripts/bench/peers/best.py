@@ -1,8 +1,8 @@
-"""One of our models, as fast as we could make it in Python: the data in memory and normalised once, one flat buffer each for
-weights, gradients and momentum, weights in bf16 (or fp32) with an fp32 master copy, channels_last, one fused optimizer call and one
-all-reduce a step; on a GPU the step in CUDA graphs of one and of 16 steps, which find their samples themselves. It starts its processes itself, by fork before anything large is loaded.
+"""Trains one of the models as fast as we could make it in Python: data in memory and normalised once, one flat buffer each for
+weights, gradients and momentum, bf16 (or fp32) weights with fp32 master weights, channels_last, one fused optimizer call and one
+all-reduce per step; on a GPU, CUDA graphs of 1 and of 16 steps that gather their samples. Forks before it imports torch.
 
-Prints one JSON object a line on rank 0: the first step, each epoch, the end.
+Rank 0 prints one JSON object per line: for the first step, each epoch and the end.
 """
 
 import os
@@ -12,10 +12,10 @@ import time
 
 
 def fork_ranks(processes):
-    """Sets what tells each of them its rank, and an empty file in which they meet."""
+    """Forks the ranks and sets their environment variables, with an empty file for the rendezvous."""
     if processes == 1:
         return
-    handle, meeting_file = tempfile.mkstemp()  # which they remove
+    handle, meeting_file = tempfile.mkstemp()  # removed by the process group
     os.close(handle)
     os.environ |= {"MEETING_FILE": meeting_file, "WORLD_SIZE": str(processes), "RANK": "0", "LOCAL_RANK": "0"}
     for rank in range(1, processes):
@@ -35,7 +35,7 @@ from recipe import (DTYPES, all_sum, loss_function, make_model, mean_of_all, nor
 
 
 class Trainer:
-    """Weights that compute are views into one bf16 (or fp32) buffer, and so are their gradients."""
+    """Trains a model whose weights are views into one bf16 (or fp32) buffer, and its gradients into another."""
 
     def __init__(self, model, arguments, device, dtype):
         self.arguments, self.device, self.dtype = arguments, device, dtype
@@ -83,7 +83,7 @@ class Trainer:
 
 
 class GraphedSteps:
-    """Steps on `batch` samples of this rank in CUDA graphs, which read the numbers of their samples from `order`."""
+    """CUDA graphs of training steps on `batch` samples of this rank, which read their sample indices from `order`."""
 
     AT_ONCE = 16
 
@@ -116,12 +116,12 @@ class GraphedSteps:
             state["momentum_buffer"].zero_()
 
     def begin(self, order):
-        """Sets this rank's part of an epoch's order."""
+        """Sets this rank's part of the epoch's sample order."""
         self.order[: len(order)].copy_(order)
         self.position.copy_(torch.arange(len(self.position), device=self.position.device))
 
     def run(self, count):
-        """Takes the next `count` steps."""
+        """Runs the next `count` steps."""
         while count > 0:
             steps = self.AT_ONCE if count >= self.AT_ONCE else 1
             self.graphs[steps].replay()

@@ -1,6 +1,6 @@
-"""NVIDIA DALI without a trainer: its Caffe2 reader, decoder and resize, in a loop that drops what they give.
+"""Runs NVIDIA DALI without a trainer: its Caffe2 reader, decoder and resize, in a loop that discards the batches.
 
-    dali_alone.py write FOLDER COUNT SIDE                     photograph-like JPEG images in a Caffe2 LMDB
+    dali_alone.py write FOLDER COUNT SIDE                     writes photo-like JPEG images to a Caffe2 LMDB
     dali_alone.py read FOLDER THREADS BATCH SIZE EPOCHS       prints {"images_per_second": N}
 """
 

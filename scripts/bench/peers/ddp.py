@@ -1,6 +1,6 @@
-"""One of our models with DistributedDataParallel, as people write it in Python; autocast for bf16.
+"""Trains one of the models with DistributedDataParallel, as in a typical Python script; autocast for bf16.
 
-Started by torchrun; prints one JSON object a line on rank 0: the first step, each epoch, the end.
+Started by torchrun; rank 0 prints one JSON object per line: for the first step, each epoch and the end.
 """
 
 import os
@@ -17,7 +17,7 @@ from torchvision import datasets, transforms
 
 
 def train(arguments, model, loader, optimizer, device):
-    """Gives each step's loss and its number of samples."""
+    """Trains an epoch; yields each step's loss and number of samples."""
     loss_of = loss_function(arguments)
     model.train()
     for images, labels in loader:
@@ -78,8 +78,8 @@ def main():
             test_accuracy=test(arguments, model, test_loader, device))
     say_end()
     dist.destroy_process_group()
-    # The last reference to a Gloo group that DDP's Reducer holds is now and then dropped in a deadlock with Python's lock:
-    # the group's destructor waits for a thread that waits for the lock.
+    # When DDP's Reducer drops the last reference to a Gloo group, it sometimes deadlocks with the GIL:
+    # the group's destructor waits for a thread that waits for the GIL.
     sys.stdout.flush()
     os._exit(0)
 

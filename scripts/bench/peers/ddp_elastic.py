@@ -1,5 +1,5 @@
-"""ddp.py that survives a lost process: as PyTorch's guide to fault tolerance writes it, a snapshot of model and optimizer at
-the end of each epoch, from which every restart of torchrun begins.
+"""A fault-tolerant ddp.py, following PyTorch's tutorial: it saves a snapshot of model and optimizer at the end of each epoch,
+and every restart by torchrun resumes from it.
 
 https://docs.pytorch.org/tutorials/beginner/ddp_series_fault_tolerance.html
 """
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets, transforms
 
 SNAPSHOT = os.environ["SNAPSHOT"]
-EVERY = 10  # steps from one line to the next
+EVERY = 10  # print a line every this many steps
 
 
 def main():

@@ -1,4 +1,4 @@
-"""The recipe of configs/mnist_fast.json in PyTorch: the data in memory, bf16 and channels_last, fused Adam, one process of all cores.
+"""The recipe of configs/mnist_fast.json in PyTorch: data in memory, bf16, channels_last, fused Adam, one process on all cores.
 
     fast.py IDX_FOLDER SEED     prints {"accuracy": N}
 """
@@ -15,7 +15,7 @@ BATCH, SIDE, CROP, MAX_RATE, SMOOTHING = 192, 28, 24, 0.012, 0.1
 
 
 def read(folder, part):
-    """Normalised images [N,28,28] and labels."""
+    """Returns normalised images [N,28,28] and labels."""
     names = (f"{part}-images-idx3-ubyte", 16), (f"{part}-labels-idx1-ubyte", 8)
     images, labels = (torch.frombuffer(bytearray(read_idx(folder, *name)), dtype=torch.uint8) for name in names)
     return images.view(-1, SIDE, SIDE).float().div_(255).sub_(0.1307).div_(0.3081).bfloat16(), labels.long()
@@ -36,7 +36,7 @@ def main():
     steps = -(-len(images) // BATCH)
     optimizer = torch.optim.Adam(network.parameters(), betas=(0.7, 0.9), fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, MAX_RATE, total_steps=steps, cycle_momentum=False)
-    windows = images.unfold(1, CROP, 1).unfold(2, CROP, 1)  # [N,5,5,24,24], without a copy
+    windows = images.unfold(1, CROP, 1).unfold(2, CROP, 1)  # [N,5,5,24,24], a view
     for chosen in torch.randperm(len(images)).split(BATCH):
         down, right = torch.randint(SIDE - CROP + 1, (2, len(chosen)))
         optimizer.zero_grad()

@@ -1,8 +1,8 @@
-"""configs/fine_tune.json in PyTorch: the published EfficientNet-Lite0 with a new last layer, one process of all cores.
+"""The recipe of configs/fine_tune.json in PyTorch: the published EfficientNet-Lite0 with a new head, one process on all cores.
 
-    fine_tune.py FOLDER WEIGHTS RECORD EPOCHS SIDE SEED PRECISION     prints {"balanced_accuracy": N, "seconds": [of each epoch]}
+    fine_tune.py FOLDER WEIGHTS RECORD EPOCHS SIDE SEED PRECISION     prints {"balanced_accuracy": N, "seconds": [per epoch]}
 
-RECORD is the dataset.json of a run of ours: the same files are held out. Pictures are decoded once, by a pool of all cores.
+RECORD is the dataset.json of an mnist-train run; the same files are held out. Images are decoded once, in a pool on all cores.
 """
 
 import json
@@ -29,7 +29,7 @@ Image.MAX_IMAGE_PIXELS = None
 
 
 def decode(path):
-    """uint8 [3,SIDE,SIDE]: on white, the short side scaled, the middle cut out. None if it cannot be read or is too large."""
+    """Returns uint8 [3,SIDE,SIDE]: on white, short side resized, centre crop. None if the image is unreadable or too large."""
     try:
         picture = Image.open(FOLDER / path)
         if picture.width * picture.height > MOST_PIXELS:
@@ -45,7 +45,7 @@ def decode(path):
 
 
 def read_sets():
-    """Pictures and labels of the training and the test set."""
+    """Returns images and labels of the training set and the test set."""
     record = json.loads(RECORD.read_text())
     held_out = {"test": set(record["test"]), "validation": set(record["validation"])}
     sets = {"train": ([], []), "test": ([], [])}

@@ -1,7 +1,7 @@
-"""One of our models with torch.compile, as people write it: the data in memory, channels_last, a fused optimizer, autocast for
-bf16. One process with all cores that it may use; started by torchrun DistributedDataParallel around the compiled model.
+"""Trains one of the models with torch.compile, as in a typical script: data in memory, channels_last, fused optimizer, autocast
+for bf16. One process on all available cores; under torchrun, DistributedDataParallel wraps the compiled model.
 
-Prints one JSON object a line on rank 0: what compiling took, the first step, each epoch, the end.
+Rank 0 prints one JSON object per line: for compilation, the first step, each epoch and the end.
 """
 
 import os
@@ -37,7 +37,7 @@ def test(arguments, model, images, labels):
 
 
 def compile_all(arguments, model, images, labels, test_images):
-    """Computes once with every batch size that comes up: that is when torch.compile compiles. Gives the seconds."""
+    """Runs every batch size once, which triggers the compilation. Returns the seconds."""
     rank, world = rank_and_size()
     begin = time.perf_counter()
     for size in batch_sizes(arguments, len(images)):

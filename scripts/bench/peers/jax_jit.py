@@ -1,7 +1,7 @@
-"""One of our models in JAX, as people write it: the data in memory, one jitted step, one process with all cores that it may use.
+"""Trains one of the models in JAX, as in a typical script: data in memory, a jitted step, one process on all available cores.
 
-Prints one JSON object a line: what compiling took, the first step, each epoch, the end. Images lie as [N,28,28,1], which
-XLA computes faster than PyTorch's order.
+Prints one JSON object per line: for compilation, the first step, each epoch and the end. Images are stored as [N,28,28,1],
+which is faster in XLA than PyTorch's layout.
 """
 
 import functools
@@ -16,7 +16,7 @@ TEST_BATCH = 1000
 
 
 def convolve(weights, name, x):
-    """A convolution without padding, and its bias."""
+    """Returns a convolution without padding, plus bias."""
     numbers = ("NHWC", "HWIO", "NHWC")
     return jax.lax.conv_general_dilated(x, weights[f"{name}.weight"], (1, 1), "VALID", dimension_numbers=numbers) + weights[f"{name}.bias"]
 
@@ -48,11 +48,11 @@ def mlp(weights, x):
 
 
 MODELS = {"net": net, "lenet": lenet, "mlp": mlp}
-FLATTENED = {"net": (50, 4, 4), "lenet": (16, 5, 5)}  # channels, height and width of what fc1 takes
+FLATTENED = {"net": (50, 4, 4), "lenet": (16, 5, 5)}  # channels, height and width of fc1's input
 
 
 def read_weights(arguments):
-    """PyTorch's weights in JAX's orders: kernels [H,W,in,out], matrices [in,out]."""
+    """Returns PyTorch's weights in JAX's layouts: kernels [H,W,in,out], matrices [in,out]."""
     weights = dict(numpy.load(arguments.weights))
     for name, value in weights.items():
         if value.ndim == 4:
@@ -73,7 +73,7 @@ def read_set(arguments, part):
 
 
 def make_functions(arguments):
-    """The step of training and the number of right guesses, jitted."""
+    """Returns the jitted training step and the jitted count of correct predictions."""
     dtype = jnp.bfloat16 if arguments.precision == "bf16" else jnp.float32
     model = MODELS[arguments.model]
 

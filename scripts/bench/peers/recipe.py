@@ -1,4 +1,4 @@
-"""What the peers that use torch share: the model, the data in memory, and the lines that the benchmark reads."""
+"""Helpers of the peers that use torch: model, data in memory, and output that the benchmark parses."""
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def make_model(arguments):
-    """With the first weights that mnist-train's configs give it."""
+    """Returns the model with the same initialisation as in mnist-train's configs."""
     model = MODELS[arguments.model]()
     for parameter in model.parameters():
         if arguments.model == "resnet18" and parameter.dim() > 1:
@@ -26,12 +26,12 @@ def loss_function(arguments):
 
 
 def autocast(arguments):
-    """As people train in bf16: weights stay fp32."""
+    """Returns the usual autocast for bf16, which keeps weights in fp32."""
     return torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.precision == "bf16")
 
 
 def read_set(arguments, part, device):
-    """All images [N,C,H,W] u8 and labels of a part, up to its limit."""
+    """Returns uint8 images [N,C,H,W] and labels of a part, up to its limit."""
     images, labels = (torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in read_raw(arguments, part))
     count = limit(arguments, part) or len(labels)
     images = images.reshape(-1, 1, 28, 28)[:count]
@@ -46,7 +46,7 @@ def normalize(arguments, images, dtype):
 
 
 def rank_and_size():
-    """This rank, and how many there are."""
+    """Returns the rank of this process and the world size."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
@@ -62,13 +62,13 @@ def all_sum(tensor):
 
 
 def mean_of_all(sum_and_count):
-    """From this process's sum over samples and their number, over all processes; every process calls it."""
+    """Returns the mean over all processes of (sum over samples, number of samples). Collective."""
     total, count = all_sum(sum_and_count).tolist()
     return total / count
 
 
 def say_end():
-    """The largest process's peak memory; every process calls it."""
+    """Prints the peak memory of the largest process. Collective."""
     peak = torch.tensor([peak_memory_bytes()], dtype=torch.int64)
     if dist.is_initialized() and dist.get_backend() == "gloo":
         dist.all_reduce(peak, op=dist.ReduceOp.MAX)

@@ -1,4 +1,4 @@
-"""The models as their sources write them in PyTorch; tests compare with them, too."""
+"""The models in PyTorch, as in their original sources; tests also compare with them."""
 
 from torch import nn
 from torch.nn import functional
@@ -74,7 +74,7 @@ def resnet18():
 
 
 def own_network():
-    """configs/own_network.json."""
+    """Returns the network of configs/own_network.json."""
     def residual(channels_in, channels):
         return Sum(nn.Sequential(*normed(channels_in, channels, 3, channels // channels_in), nn.ReLU(), *normed(channels, channels, 3)),
                    nn.Sequential(*normed(channels_in, channels, 1, 2)) if channels != channels_in else nn.Identity())
@@ -84,12 +84,12 @@ def own_network():
 
 
 def normed(channels_in, channels, kernel_size, stride=1):
-    """A convolution without bias and its batch norm."""
+    """Returns a convolution without bias, followed by batch norm."""
     return nn.Conv2d(channels_in, channels, kernel_size, stride, kernel_size // 2, bias=False), nn.BatchNorm2d(channels)
 
 
 class Sum(nn.Module):
-    """The ReLU of two branches' sum."""
+    """ReLU of the sum of two branches."""
 
     def __init__(self, branch, shortcut):
         super().__init__()
@@ -100,7 +100,7 @@ class Sum(nn.Module):
 
 
 def vgg():
-    """peers/vgg.json: padding, and no batch norm."""
+    """Returns the network of peers/vgg.json, with padding and without batch norm."""
     def convolution(channels_in, channels):
         return nn.Conv2d(channels_in, channels, 3, padding=1), nn.ReLU()
 

@@ -1,4 +1,4 @@
-"""torchvision without a trainer: a DataLoader of decode_image and Resize over an image folder, in a loop that drops what it gives.
+"""Runs torchvision without a trainer: a DataLoader with decode_image and Resize over an image folder, discarding the batches.
 
     torchvision_alone.py FOLDER WORKERS BATCH SIZE EPOCHS     prints {"images_per_second": N}
 """

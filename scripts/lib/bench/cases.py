@@ -1,4 +1,4 @@
-"""What the benchmark trains: each case's config, its recipe for the peers, and its work."""
+"""The cases of the benchmark: config, recipe for the peers, and FLOPs of each."""
 
 from dataclasses import dataclass
 
@@ -10,32 +10,32 @@ from torch.utils.flop_counter import FlopCounterMode
 @dataclass(frozen=True)
 class Case:
     model: str
-    config: str  # below the repository
-    settings: tuple = ()  # of --set
+    config: str  # relative to the repository
+    settings: tuple = ()  # for --set
     batch_size: int = 128
     learning_rate: float = 0.01
     momentum: float = 0.5
     mean: float = 0.1307
     std: float = 0.3081
     dataset: str = "mnist"
-    image_size: int = 28  # images are resized to it
+    image_size: int = 28  # images are resized to this size
     channels: int = 1
-    batch_norm: bool = False  # then losses depend on which samples of a batch a process has
-    cpu_limit: int = 0  # training samples on CPUs, if all of them would take hours; also the most test images
+    batch_norm: bool = False  # if true, losses depend on how a batch is split over the processes
+    cpu_limit: int = 0  # limit of training and test samples on CPUs, for cases that would take hours; 0: none
 
     def limit(self, options):
-        """Training samples that are used, 0: all."""
+        """Returns the number of training samples to use, 0: all."""
         return options.limit or (self.cpu_limit if options.device == "cpu" else 0)
 
     def test_limit(self, options):
-        """Test images that are used, 0: all."""
+        """Returns the number of test images to use, 0: all."""
         return min(1000, self.cpu_limit) if options.device == "cpu" else 0
 
     def samples(self, options):
         return self.limit(options) or 60000
 
     def recipe(self, options, precision):
-        """As flags of scripts/bench/peers/*.py."""
+        """Returns the recipe as flags of scripts/bench/peers/*.py."""
         values = {"model": self.model, "dataset": self.dataset, "device": options.device, "precision": precision,
                   "batch-size": self.batch_size, "learning-rate": self.learning_rate, "momentum": self.momentum,
                   "mean": self.mean, "std": self.std, "limit": self.limit(options), "test-limit": self.test_limit(options),
@@ -60,7 +60,7 @@ CASES = {
 
 
 def flops_per_sample(name):
-    """Of a case's model: multiply-adds count twice; forward and backward, as PyTorch counts them."""
+    """Returns PyTorch's FLOP count of the model, forward and backward; a multiply-add counts twice."""
     case = CASES[name]
     model = MODELS[case.model]().eval()
     with FlopCounterMode(display=False) as counter:

@@ -1,4 +1,4 @@
-"""Runs the sides of each case in turn, and what follows from their figures. A side is a peer in one precision."""
+"""Runs the sides of each case, alternating, and compares their figures. A side is a peer in one precision."""
 
 import copy
 import dataclasses
@@ -12,10 +12,10 @@ from cases import CASES, flops_per_sample
 
 RATIOS = ("wall_seconds", "epoch_seconds", "startup_seconds", "peak_memory_mb")
 ERRORS = (RuntimeError, OSError, ValueError, TypeError, KeyError)
-# The check's batch, which is all of its samples, so that their order does not matter; and its learning rate, at which the loss
-# falls so fast that another optimizer would be seen.
+# For the check of losses: one batch with all samples, so that their order does not matter, and a learning rate at which the
+# loss falls fast enough to reveal a different optimizer.
 CHECK_SAMPLES, CHECK_LEARNING_RATE = 512, 0.1
-# How far a loss may be from ours by rounding, several times what was seen: 5e-6 and 1e-3. GPUs multiply fp32 as TF32.
+# Tolerances for rounding differences of losses, several times the observed 5e-6 and 1e-3. GPUs multiply fp32 as TF32.
 TOLERANCES = {"fp32": 1e-4, "bf16": 5e-3}
 
 
@@ -34,33 +34,33 @@ def what(side):
 
 
 def summarize(runs):
-    """Each figure's median and spread; without those that a run did not reach."""
+    """Returns the median and spread of each figure, without figures that some run lacks."""
     keys = [key for key in runs[0] if all(run[key] is not None for run in runs)]
     return {key: machine.spread([run[key] for run in runs]) for key in keys}
 
 
 def ratios(runs, base):
-    """How many times as much as mnist-train in the same precision: medians of the ratios of neighbouring runs."""
+    """Returns ratios to mnist-train in the same precision, as medians over pairs of adjacent runs."""
     pairs = list(zip(runs, base))
     keys = [key for key in RATIOS if pairs and all(a[key] and b[key] for a, b in pairs)]
     return {key: round(statistics.median(a[key] / b[key] for a, b in pairs), 3) for key in keys}
 
 
 def floor(name, samples, rates):
-    """Seconds an epoch that the arithmetic alone takes in each precision, at the rates of all that computes."""
+    """Returns the minimum seconds per epoch in each precision: its FLOPs at the measured rates of all devices."""
     return {precision: flops_per_sample(name) * samples / rates[f"{precision}_flops"] for precision in ("bf16", "fp32")}
 
 
 def distance(losses, ours):
-    """The largest difference of a step's loss; infinite where one of them is missing or not a number."""
+    """Returns the largest difference of a step's loss; infinite if a loss is missing or NaN."""
     if len(losses) != len(ours):
         return float("inf")
     return max(abs(a - b) if a == a and b == b else float("inf") for a, b in zip(losses, ours))
 
 
 def check_losses(name, options, folder):
-    """Takes a few steps on each side, from the same weights on the same batch, and compares their losses with ours: gives the
-    losses of each side and its distance from ours, and the sides that failed or are too far."""
+    """Runs a few steps on each side from the same weights on the same batch. Returns each side's losses with their distance
+    from ours, and the sides that failed or differ too much."""
     case = dataclasses.replace(CASES[name], batch_size=CHECK_SAMPLES, learning_rate=CHECK_LEARNING_RATE)
     short = copy.copy(options)
     short.epochs, short.limit = options.check_steps, CHECK_SAMPLES
@@ -69,14 +69,14 @@ def check_losses(name, options, folder):
         try:
             checked[side] = {"losses": run_side(side, case, short, folder).losses()}
         except ERRORS as error:
-            failures[side] = f"the check of losses: {error}"
+            failures[side] = f"check of losses: {error}"
             continue
         precision = side.rsplit("_", 1)[1]
         ours = checked.get(f"ours_{precision}")
         if ours:
             checked[side]["distance"] = distance(checked[side]["losses"], ours["losses"])
             if not checked[side]["distance"] <= TOLERANCES["bf16" if options.device == "cuda" else precision]:
-                failures[side] = f"losses {checked[side]['losses']} are too far from ours {ours['losses']}"
+                failures[side] = f"losses {checked[side]['losses']} differ too much from ours {ours['losses']}"
         print(f"{name} check {side}: {checked[side]}", file=sys.stderr)
     for side, failure in failures.items():
         print(f"{name} {side} failed: {failure}", file=sys.stderr)
@@ -113,10 +113,10 @@ def measure_case(name, options, rates, folder):
 
 
 def measure(options, older, folder, keep):
-    """Gives what was measured, and gives it to `keep` after each case, so that whatever ends a later one takes nothing. `older`: what
-    was measured of other cases before."""
+    """Measures all cases and returns the result. Also passes it to `keep` after each case, so that a later failure loses nothing.
+    `older`: existing results of other cases."""
     seen = machine.Machine(options.binary, options.processes, options.device)
-    units = options.processes if options.device == "cuda" else 1  # of what the rates are measured on
+    units = options.processes if options.device == "cuda" else 1  # number of devices that the rates are measured for
     result = {
         "what": f"{options.processes} processes" + (" of one thread" if options.device == "cpu" else "") +
                 f" on {options.device}, {options.epochs} epochs, {options.runs} alternating runs per side",

@@ -1,8 +1,8 @@
-"""On what a benchmark ran: processor, how fast it can compute and move memory, and the load; and where results lie.
+"""Describes the machine of a benchmark: processor, compute and memory rates, load; and locates result files.
 
     machine.py CORES [cpu|cuda]
 
-prints the measured rates, which needs torch; the benchmarks call it so, in a process of its own.
+prints the measured rates, which needs torch; the benchmarks run it in a separate process.
 """
 
 import argparse
@@ -25,13 +25,13 @@ import runs  # noqa: E402
 RESULTS = ROOT / "scripts" / "bench" / "results"
 NOT_MEASURED = "not measured"
 RATES = ("bf16_flops", "fp32_flops", "memory_bytes_per_s")
-# What of a processor's flags decides how fast it computes; the last three are those of ARM.
+# CPU flags that affect compute speed; the last three are for ARM.
 FLAGS = ("avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16",
          "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve", "bf16")
 
 
 def processor(cpuinfo=None):
-    """Name, family, model and the flags that matter, from the text of /proc/cpuinfo."""
+    """Returns name, family, model and relevant flags from the text of /proc/cpuinfo."""
     fields = {}
     for line in (pathlib.Path("/proc/cpuinfo").read_text() if cpuinfo is None else cpuinfo).splitlines():
         key, _, value = line.partition(":")
@@ -43,7 +43,7 @@ def processor(cpuinfo=None):
 
 
 def folder_name(kind):
-    """The folder below results of a kind of processor: amd-epyc-family-26-model-2."""
+    """Returns the subfolder of results for a kind of processor, such as amd-epyc-family-26-model-2."""
     name = re.sub(r"\((R|TM|r|tm)\)|@.*| CPU\b", "", kind["name"])
     words = re.findall(r"[a-z0-9]+", name.lower())
     for key in ("family", "model"):
@@ -53,16 +53,16 @@ def folder_name(kind):
 
 
 def commit(binary):
-    """That which the measured program was built from, as it says itself."""
+    """Returns the commit that the binary was built from, according to its --version."""
     try:
         done = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"{binary} does not say its version: {error}; ./scripts/train builds it, --binary names another")
+        sys.exit(f"{binary} --version failed: {error}; build it with ./scripts/train, or pass --binary")
     return re.search(r"commit ([^,]+)", done.stdout)[1]
 
 
 def rates(cores, device="cpu"):
-    """FLOP/s and bytes/s of so many cores together, or of one GPU, by a process that has torch."""
+    """Returns FLOP/s and bytes/s of `cores` cores together, or of one GPU, measured by a Python with torch."""
     own = importlib.util.find_spec("torch") is not None
     python = sys.executable if own else ROOT / ".venv" / "bin" / "python3"
     try:
@@ -70,12 +70,12 @@ def rates(cores, device="cpu"):
                               env={**os.environ, "OMP_NUM_THREADS": str(cores)})
         return json.loads(done.stdout)
     except (OSError, subprocess.CalledProcessError):
-        print("the processor's rates are not measured: no Python here imports torch", file=sys.stderr)
+        print("processor rates not measured: found no Python with torch", file=sys.stderr)
         return dict.fromkeys(RATES, NOT_MEASURED)
 
 
 class Machine:
-    """What every result file says about where it comes from; made before what it is to watch begins."""
+    """Metadata of a result file. Create it before the measurement starts."""
 
     SAMPLE_EVERY_S = 2
 
@@ -90,8 +90,8 @@ class Machine:
             time.sleep(self.SAMPLE_EVERY_S)
 
     def describe(self):
-        """Load averages are those of 1, 5 and 15 minutes, and during the measurement samples of the first; a benchmark's own
-        processes are in all but the first of them."""
+        """Returns the metadata. Load averages are for 1, 5 and 15 minutes before the measurement, and 1-minute samples during
+        it; the latter include the benchmark's own processes."""
         load = {"before": self.before, "during": spread(list(self.samples)), "after": os.getloadavg()}
         return {"commit": self.commit, "date": time.strftime("%Y-%m-%d"), "python": platform.python_version(),
                 "machine": {"processor": processor(), "cores": os.cpu_count(), "cores_used": self.cores, "rates": self.rates,
@@ -99,7 +99,7 @@ class Machine:
 
 
 def timed(command):
-    """Runs a command that must succeed. Returns its seconds and its standard output."""
+    """Runs a command, which must succeed. Returns its wall seconds and standard output."""
     begin = time.monotonic()
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, text=True, check=True)
     return time.monotonic() - begin, done.stdout
@@ -110,18 +110,18 @@ def spread(values):
 
 
 def place(name):
-    """Where the committed result of that name lies for this kind of processor."""
+    """Returns the path of the committed result `name` for this kind of processor."""
     return RESULTS / folder_name(processor()) / name
 
 
 def add_output(parser, name):
-    """The flag --output; alone it is the place of committed results of this kind of processor."""
+    """Adds the flag --output; without a value it is the path of the committed result for this kind of processor."""
     parser.add_argument("--output", type=pathlib.Path, nargs="?", const=place(name), metavar="FILE",
-                        help=f"where the result goes; without FILE scripts/bench/results/PROCESSOR/{name}")
+                        help=f"result file; without FILE scripts/bench/results/PROCESSOR/{name}")
 
 
 def parser_of(description, name):
-    """A parser with the flags that all benchmarks have: --binary, and --output for a result of that name."""
+    """Returns a parser with the flags of all benchmarks: --binary, and --output for the result `name`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build" / "bin" / "mnist-train")
     add_output(parser, name)
@@ -129,7 +129,7 @@ def parser_of(description, name):
 
 
 def records(run, event):
-    """The records of that event in a run folder, as far as their lines are whole."""
+    """Returns a run folder's records of `event`, without an incomplete last line."""
     return [record for record in runs.RunFolder(run).lines() if record["event"] == event]
 
 
@@ -140,13 +140,13 @@ def write(output, result):
 
 
 def finish(output, result):
-    """Prints the result, and writes it where --output says."""
+    """Prints the result, and writes it to the file of --output."""
     print(json.dumps(result, indent=2))
     write(output, result)
 
 
 def best_rate(work, run, wait, seconds=0.3):
-    """Of `work` per call, the best of what fits into the seconds."""
+    """Returns the best rate of `work` per call of `run` within `seconds`."""
     run()
     wait()
     best, end = 0.0, time.perf_counter() + seconds
@@ -159,8 +159,8 @@ def best_rate(work, run, wait, seconds=0.3):
 
 
 def measure_rates(cores, device):
-    """Matrix products as torch.mm, and as convolutions of 1x1, which LibTorch gives to another library on CPUs: the better of
-    the two (fp32 on a GPU: as TF32, which convolutions take there). Memory: copies that are larger than caches."""
+    """Measures the rates of matrix products and memory. Matrix products: the better of torch.mm and 1x1 convolutions, which use
+    another library on CPUs (fp32 on a GPU: TF32, like convolutions there). Memory: copies larger than the caches."""
     import torch
 
     torch.set_num_threads(cores)
@@ -171,7 +171,7 @@ def measure_rates(cores, device):
         measured[name] = 0.0
         for size in (8192,) if device == "cuda" else (512, 1024, 2048):
             left, right, out = (torch.randn(size, size, device=device).to(dtype) for _ in range(3))
-            images = left.view(16, size // 16, 1, size).permute(0, 3, 1, 2)  # channels last; fewer go to torch.mm's library
+            images = left.view(16, size // 16, 1, size).permute(0, 3, 1, 2)  # channels last; smaller ones use torch.mm's library
             kernels = right.view(size, size, 1, 1)
             for run in (lambda: torch.mm(left, right, out=out), lambda: torch.conv2d(images, kernels)):
                 measured[name] = max(measured[name], best_rate(2 * size**3, run, wait))

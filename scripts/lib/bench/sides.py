@@ -1,4 +1,4 @@
-"""How each side of the benchmark is started, and its figures: seconds, samples, bytes."""
+"""Runs each side of the benchmark and returns its figures: seconds, samples, bytes."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ def data_folder(dataset):
     for root in (os.environ.get("MNIST_TRAIN_DATA"), ROOT / "third_party"):
         if root and (Path(root) / dataset).is_dir():
             return Path(root) / dataset
-    sys.exit(f"no {dataset}: `mnist-train fetch {dataset} --to DIR/{dataset}` and set MNIST_TRAIN_DATA=DIR")
+    sys.exit(f"{dataset} not found: run `mnist-train fetch {dataset} --to DIR/{dataset}` and set MNIST_TRAIN_DATA=DIR")
 
 
 def prepare_for_torchvision(folder, dataset):
@@ -37,13 +37,13 @@ def prepare_for_torchvision(folder, dataset):
 
 @dataclass(frozen=True)
 class Run:
-    """What one command of a side took, and said about each of its epochs."""
+    """Figures of one run of a side."""
 
     wall_seconds: float
     epochs: list
     startup_seconds: float
     peak_memory_bytes: int
-    compile_seconds: float | None = None  # apart from the epochs
+    compile_seconds: float | None = None  # not included in the epochs
 
     def figures(self):
         return {"wall_seconds": self.wall_seconds, "epoch_seconds": statistics.median(epoch["train_seconds"] for epoch in self.epochs),
@@ -56,12 +56,12 @@ class Run:
 
 
 def run_timed(command, device, threads=1, variables=()):
-    """Runs a command that may use so many threads, None: as it chooses; gives its wall seconds, start time and output."""
+    """Runs a command with `threads` threads (None: its default). Returns its wall seconds, start time and output."""
     environment = {**runs.environment(), **({"OMP_NUM_THREADS": str(threads)} if threads else {}), **dict(variables)}
     confine = None
     if device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-        if threads and threads > 1:  # which not all of them ask OMP_NUM_THREADS about
+        if threads and threads > 1:  # some peers ignore OMP_NUM_THREADS
             cores = sorted(os.sched_getaffinity(0))[:threads]
             confine = lambda: os.sched_setaffinity(0, cores)  # noqa: E731
     begin_wall, begin = time.time(), time.perf_counter()
@@ -95,7 +95,7 @@ def mnist_train(case, options, precision, folder):
 
 
 def peer(script, case, options, precision, folder, starter=(sys.executable,), threads=1, more=()):
-    """Runs a script of scripts/bench/peers, with a cache of compiled code that is its own."""
+    """Runs a script of scripts/bench/peers with an empty cache of compiled code."""
     prepare_for_torchvision(folder, case.dataset)
     command = [*starter, PEERS / script, "--data", folder, "--epochs", options.epochs, "--processes", options.processes,
                *case.recipe(options, precision), *more]
@@ -125,7 +125,7 @@ def inductor(case, options, precision, folder):
 
 
 def jax_jit(case, options, precision, folder):
-    """With the first weights that the peers of PyTorch draw."""
+    """Runs the JAX peer with the initial weights of the PyTorch peers."""
     import numpy
     import recipe
     import torch
@@ -142,7 +142,7 @@ def jax_python():
 
 
 def set_up_jax():
-    """Installs the pinned JAX into an environment of its own, unless it is there or MNIST_TRAIN_JAX_PYTHON names one."""
+    """Installs the pinned JAX into a separate venv, unless it exists or MNIST_TRAIN_JAX_PYTHON is set."""
     if "MNIST_TRAIN_JAX_PYTHON" not in os.environ and not runs.is_bundle():
         subprocess.run(["bash", "-euc", 'source scripts/lib/common.sh; source scripts/lib/install.sh; set_up_jax', "scripts/bench/run"],
                        cwd=ROOT, check=True)
@@ -150,7 +150,7 @@ def set_up_jax():
         sys.exit(f"the peer jax needs {jax_python()}, or MNIST_TRAIN_JAX_PYTHON with a Python that imports jax")
 
 
-# By the name that --peers takes: what tables call it, and how it is run.
+# Name in --peers: (name in tables, function that runs it).
 PEERS_BY_NAME = {
     "ours": ("mnist-train", mnist_train),
     "ddp": ("Python, DistributedDataParallel", by_torchrun("ddp.py")),

@@ -1,4 +1,4 @@
-"""The tables of results in Markdown files, made of results of scripts/bench/run: one for each kind of processor."""
+"""Generates the Markdown tables of results from the files of scripts/bench/run, one per kind of processor."""
 
 from machine import NOT_MEASURED
 
@@ -17,17 +17,17 @@ def row(cells):
 
 
 def table(first_cells, rows):
-    """A header row and the rows below it, all as lists of cells."""
+    """Returns the lines of a table; each row is a list of cells."""
     return [row(first_cells), "|---" * len(first_cells) + "|", *map(row, rows)]
 
 
 def peers_of(result):
-    """The peers of all cases, in order."""
+    """Returns the peers of all cases, in order."""
     return list(dict.fromkeys(side.rsplit("_", 1)[0] for case in result["cases"].values() for side in case["sides"]))
 
 
 def figure(side, key, scale=1.0):
-    """A side's figure, and how many times as much as mnist-train's it is; a dash without a side."""
+    """Returns a side's figure with its ratio to mnist-train; a dash if there is no such side."""
     if not side:
         return "–"
     times = side["times_as_much"].get(key)
@@ -35,7 +35,7 @@ def figure(side, key, scale=1.0):
 
 
 def comparison_table(result):
-    """Seconds of an epoch by case, precision and peer; seconds to the first step and memory of the first case."""
+    """Returns the table of epoch times by case, precision and peer, with time to the first step and memory of the first case."""
     peers, rows = peers_of(result), []
 
     def add(label, key, case, precision, more="", scale=1.0):
@@ -54,7 +54,7 @@ def comparison_table(result):
 
 
 def losses(result):
-    """A sentence on the check of losses."""
+    """Returns a sentence about the check of losses."""
     far, steps = {}, 0
     for case in result["cases"].values():
         for name, side in case["loss_check"].items() if case["loss_check"] != NOT_MEASURED else ():
@@ -68,7 +68,7 @@ def losses(result):
 
 
 def kind(result):
-    """AMD EPYC, family 26, model 2; a GPU by its name."""
+    """Returns the kind of processor, such as "AMD EPYC, family 26, model 2", or the name of the GPU."""
     if result.get("device", "cpu") != "cpu":
         return result["device"]
     chip = result["machine"]["processor"]
@@ -98,20 +98,20 @@ def newest_first(results):
 
 
 CASES_OF_README = ("net", "lenet", "mlp", "own_network", "resnet18")
-# The sides of scripts/bench/recovery that are peers of scripts/bench/run, too.
+# Sides of scripts/bench/recovery that are also peers of scripts/bench/run.
 SIDES_OF_RECOVERY = {"ours": "mnist-train", "ddp": "DistributedDataParallel under torchrun"}
 
 
 def recovery_rows(result, peers):
-    """What a lost process costs each peer, where that was measured."""
+    """Returns the rows with the cost of a lost process for each peer, if measured."""
     sides = [result["goodput"].get(SIDES_OF_RECOVERY.get(peer)) for peer in peers]
     return [["process kill to next step of `lenet`", *(number(side["recovery_seconds"]["median"]) if side else "–" for side in sides)],
             ["goodput with a kill every 15 s", *(f"{100 * side['goodput']:.1f} %" if side else "–" for side in sides)]]
 
 
 def make_small(results, recoveries=()):
-    """One table of the newest result: seconds of an epoch of each case by peer, and to the first step of the first one; and what
-    a lost process costs."""
+    """Returns one table of the newest result: epoch times by case and peer, time to the first step of the first case, and the
+    cost of a lost process."""
     result = newest_first(results)[0]
     cases, peers = result["cases"], peers_of(result)
     first = next(iter(cases))
@@ -131,7 +131,7 @@ def make_small(results, recoveries=()):
 
 
 def recovery_table(result):
-    """What a lost process costs each side."""
+    """Returns the table of the cost of a lost process for each side."""
     goodput = result["goodput"]
     rows = [[name, f"{number(side['recovery_seconds']['median'])} s, at most {number(side['recovery_seconds']['max'])} s",
              f"{side['redone_steps']['median']:.0f}, at most {side['redone_steps']['max']:.0f}", f"{100 * side['goodput']:.1f} %"]
@@ -141,8 +141,8 @@ def recovery_table(result):
 
 
 def make_full(results, recoveries=()):
-    """A table for each processor; factors say how many times as much as mnist-train in that precision. Behind them what lost
-    processes cost, again a table for each processor."""
+    """Returns a table per processor, with factors relative to mnist-train in the same precision, followed by a table per processor
+    of the cost of lost processes."""
     lines = []
     for result in newest_first(results):
         lines += [f"### {kind(result)}", "", f"{result['what']}; PyTorch {result['torch']}, {result['date']}, commit {result['commit']}.",
@@ -152,14 +152,14 @@ def make_full(results, recoveries=()):
     return lines[:-1]
 
 
-# Which tables a file holds, between marks of their own.
+# Tables of each file, between its own marks.
 TABLES = {"README.md": make_small, "scripts/bench/README.md": make_full}
 
 
 def replaced(text, name, lines):
-    """`text` of the file with that name, the lines between the marks replaced."""
+    """Returns `text` of the file `name` with the lines between the marks replaced."""
     if MARK not in text:
-        raise SystemExit(f"{name} has no place for the table: {MARK}")
+        raise SystemExit(f"{name} lacks the mark of the table: {MARK}")
     before, rest = text.split(MARK, 1)
     _, after = rest.split(END, 1)
     return before + MARK + "\n".join(lines) + "\n" + END + after
