@@ -83,7 +83,7 @@ def weights_of(setting, labels):
 
 
 def mixed_with(config, own, following):
-    """Returns each sample's mixup partner and the weight of the sample itself; `following`: the next batch in the epoch's order."""
+    """Returns each sample's mixup partner and its own mixing weight. `following`: the partners in mixup without scope global."""
     other, share = own.clone(), torch.ones(len(own), dtype=torch.float64)
     mixup = config["data"].get("augment", [None, {"weight": 1}])[1]
     if mixup.get("scope") != "global":

@@ -38,7 +38,7 @@ def many_classes(data, **others):
 
 
 def measures(truth, scores):
-    """Computes metrics with numpy from labels [n] and scores [n, classes]: overall figures, and per class samples, precision, recall and F1."""
+    """Computes metrics of labels [n] and scores [n, classes] with numpy: overall, and per class samples, precision, recall, F1."""
     classes = scores.shape[1]
     guess = scores.argmax(axis=1)
     samples, predicted = (numpy.bincount(labels, minlength=classes) for labels in (truth, guess))

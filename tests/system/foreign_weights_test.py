@@ -1,4 +1,4 @@
-"""Weights that training scripts and libraries have saved, in the files that foreign_weights/make.py wrote."""
+"""Reads weights in the formats of training scripts and libraries, from the files that foreign_weights/make.py wrote."""
 
 import json
 import re
@@ -19,13 +19,13 @@ READABLE = ["reference.pth", "objects2.pt", "objects4.pt", "objects5.pt", "avera
 
 
 def changes(weights):
-    """A run that changes the weights as little as a step can."""
+    """Returns the config of a run that changes the weights as little as possible."""
     return {"model": {"layers": make.LAYERS, "weights": weights}, "data": {"limit_train": 64, "limit_test": 64},
             "max_steps": 1, "learning_rate": 1e-40}
 
 
 def model():
-    """The network with the weights that all files were made from, by PyTorch's own means."""
+    """Returns the PyTorch network with the weights of all files."""
     state = torch.load(FOLDER / "averaged.pt", weights_only=True)
     network = make.Tiny()
     prefix = "module._orig_mod."
@@ -34,7 +34,7 @@ def model():
 
 
 def saved_weights():
-    """The parameters; running statistics change in a step."""
+    """Returns the parameters, without running statistics, which change in a step."""
     return {name: tensor.detach().numpy() for name, tensor in model().named_parameters()}
 
 
@@ -47,7 +47,7 @@ def scores_of(weights, tmp_path):
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_weights_of_other_programs_give_the_logits_of_pytorch(tmp_path, name):
+def test_weights_of_other_programs_give_pytorchs_logits(tmp_path, name):
     ours, pixels = scores_of(FOLDER / name, tmp_path)
     with torch.no_grad():
         theirs = torch.log_softmax(model()(pixels).double(), dim=1).numpy()
@@ -56,16 +56,16 @@ def test_weights_of_other_programs_give_the_logits_of_pytorch(tmp_path, name):
 
 @pytest.mark.parametrize("name, left_out", [("lightning.ckpt", "class_weight"), ("extra.safetensors", "aux.weight"), ("objects5.pt", ""),
                                             ("kinds.pt", "")])
-def test_a_run_starts_from_weights_of_other_programs_and_names_what_the_model_does_not_have(tmp_path, name, left_out):
+def test_a_run_starts_from_weights_of_other_programs_and_lists_ignored_tensors(tmp_path, name, left_out):
     begun = train(tmp_path, changes(str(FOLDER / name)))
     for key, value in saved_weights().items():
         assert (begun.weights()[key] == value).all(), key
     assert f"ignored 1 tensor that the model does not have: {left_out}" in begun.stderr or not left_out
-    # Only batches of this run are counted if the file has no count.
+    # If the file has no batch count, only batches of this run are counted.
     assert name != "extra.safetensors" or begun.weights()["bn1.num_batches_tracked"] == 1
 
 
-def test_a_new_head_is_suggested_and_starts(tmp_path):
+def test_a_new_head_is_suggested_and_trains(tmp_path):
     weights = tmp_path / "six.pt"
     six = make.Tiny(classes=6)
     torch.save({"model": six.state_dict()}, weights)
@@ -93,7 +93,7 @@ def test_a_new_head_is_suggested_and_starts(tmp_path):
     ("net.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False)[KEY], NEW)'),
     ("float8.pt", "tensor fc.weight has the type torch.float8_e4m3fn, which cannot be read"),
 ])
-def test_what_cannot_be_read_is_refused_with_a_line_of_python_that_works(tmp_path, monkeypatch, name, reason):
+def test_unreadable_weights_are_refused_with_a_line_of_python_that_converts_them(tmp_path, monkeypatch, name, reason):
     config = write_config(tmp_path, changes(str(FOLDER / name)))
     refused = run("--config", config, "--output", tmp_path / "refused", expect=5)
     assert name in refused.stderr and reason in refused.stderr
@@ -105,7 +105,7 @@ def test_what_cannot_be_read_is_refused_with_a_line_of_python_that_works(tmp_pat
 
 
 def test_weights_of_a_larger_network_of_the_same_family_are_recognised(tmp_path):
-    """All that resnet18 needs is there, but for the head."""
+    """The file has all tensors of resnet18 except the head."""
     torchvision = pytest.importorskip("torchvision")
     torch.save(torchvision.models.resnet34(num_classes=6).state_dict(), tmp_path / "resnet34.pth")
     config = changes(str(tmp_path / "resnet34.pth")) | {"model": {"name": "torchvision-resnet18", "weights": str(tmp_path / "resnet34.pth")}}
@@ -115,8 +115,8 @@ def test_weights_of_a_larger_network_of_the_same_family_are_recognised(tmp_path)
         assert 'it looks like torchvision-resnet34: "model": {"name": "torchvision-resnet34"}' in refused.stderr
 
 
-def test_a_whole_checkpoint_in_the_old_format_of_torch_save_is_read(tmp_path):
-    """Storages of all types follow each other there, so each one's size must be known to find the next."""
+def test_a_checkpoint_in_the_legacy_format_of_torch_save_is_read(tmp_path):
+    """Its storages of all types are consecutive, so a reader must know the size of each to find the next."""
     network = model()
     optimizer = torch.optim.Adam(network.parameters())
     sum(value.sum() for value in network.parameters()).backward()
@@ -129,7 +129,7 @@ def test_a_whole_checkpoint_in_the_old_format_of_torch_save_is_read(tmp_path):
         assert ours == pytest.approx(torch.log_softmax(network(pixels).double(), dim=1).numpy(), rel=1e-5, abs=1e-5)
 
 
-def test_a_file_in_the_old_format_of_torch_save_that_is_cut_anywhere_is_refused(tmp_path):
+def test_a_truncated_file_in_the_legacy_format_of_torch_save_is_refused(tmp_path):
     whole = (FOLDER / "legacy.pt").read_bytes()
     for size in (15, 40, *range(100, len(whole), 170), len(whole) - 1):
         (tmp_path / "cut.pt").write_bytes(whole[:size])
@@ -144,10 +144,10 @@ def test_new_keeps_the_initial_values(tmp_path, new, fresh):
     initial = train(tmp_path, changes(None), output="initial").weights()
     begun = train(tmp_path, changes({"file": str(FOLDER / "timm.pth.tar"), "new": new})).weights()
     for key, value in saved_weights().items():
-        # A step changes zeros by the tiniest amount.
+        # A step changes zeros by a tiny amount.
         assert numpy.abs(begun[key] - (initial[key] if key in fresh else value)).max() < 1e-30, key
 
 
-def test_a_glob_in_new_that_matches_nothing_is_a_mistake_in_the_config(tmp_path):
+def test_a_glob_in_new_that_matches_nothing_is_a_config_error(tmp_path):
     refused = train(tmp_path, changes({"file": str(FOLDER / "reference.pth"), "new": ["fx.*"]}), expect=2)
     assert 'model/weights/new: "fx.*" matches no parameter; did you mean "fc.*"?' in refused.stderr

@@ -1,4 +1,4 @@
-"""Held-out sets, lists of pictures, and the records of the files that a run used, compared with the rule in Python."""
+"""Compares held-out sets, image lists and the recorded files of a run with a Python implementation of the rule."""
 
 import collections
 import csv
@@ -27,7 +27,7 @@ def half_up(number):
 
 
 def drawn(classes, fraction, seed=0):
-    """The held-out names of each class, by the rule."""
+    """Returns the held-out names of each class according to the rule."""
     held_out = set()
     for names in classes.values():
         ordered = sorted(names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
@@ -42,7 +42,7 @@ def without(classes, names):
 
 @pytest.fixture
 def photos(tmp_path):
-    """A folder of class folders, one of which has a folder within; a class is told by its brightness."""
+    """Returns a folder of class folders, one of them nested; each class has a distinct brightness."""
     random = numpy.random.default_rng(3)
     write_class_folders(tmp_path / "photos", {
         label: random.integers(60 * number, 60 * number + 40, (count, SIZE, SIZE)).astype(numpy.uint8)
@@ -72,7 +72,7 @@ def own(form, train_set, **data):
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_held_out_files_are_those_of_the_rule(tmp_path, photos, seed):
+def test_held_out_files_follow_the_rule(tmp_path, photos, seed):
     config = SMALL_NET | {"data": own("image-folder", photos, validation=0.15, holdout_seed=seed), "seed": 9}
     record, stderr = described(tmp_path, config)
     classes = classes_of(photos)
@@ -86,7 +86,7 @@ def test_held_out_files_are_those_of_the_rule(tmp_path, photos, seed):
     assert "1 class with a single sample is not in this set: yak" in stderr
 
 
-def test_the_rule_holds_for_samples_without_paths(tmp_path):
+def test_the_rule_also_applies_to_samples_without_paths(tmp_path):
     images, labels = mnist_bytes("t10k", 300)
     write_idx_folder(tmp_path / "digits", images, labels)
     classes = collections.defaultdict(list)
@@ -101,7 +101,7 @@ def test_the_rule_holds_for_samples_without_paths(tmp_path):
     assert [row["truth"] for row in folder.rows("predictions.jsonl")] == [int(labels[i]) for i in sorted(test)]
 
 
-def test_one_folder_trains_the_same_on_any_number_of_processes_and_is_evaluated_as_it_was(tmp_path, photos):
+def test_one_folder_trains_the_same_on_any_number_of_processes_and_evaluate_agrees(tmp_path, photos):
     for junk in ("__MACOSX/ant/1.png", "ant/@eaDir/1.png", "notes/readme.txt", "bee/list.txt", "bee/x.tif"):
         (photos / junk).parent.mkdir(parents=True, exist_ok=True)
         (photos / junk).write_bytes(b"x")
@@ -131,7 +131,7 @@ def test_one_folder_trains_the_same_on_any_number_of_processes_and_is_evaluated_
     again = run("evaluate", "--checkpoint", folder / "model.pt", expect=0)
     assert json.loads(again.stdout) == result
     assert "ignored 52 files added since the run began" in again.stderr
-    # Each of them by the command for single files, with names of classes.
+    # Predict each file separately; the rows have class names.
     shown = printed_rows("predict", "--checkpoint", folder / "model.pt", "--test")
     assert [row["file"] for row in shown] == [str(photos / name) for name in record["test"]]
     assert [row["class"] for row in shown] == [row["guess_name"] for row in predictions]
@@ -156,9 +156,9 @@ def test_a_stopped_run_resumes_exactly_and_not_with_other_files(tmp_path, photos
     assert "the files differ" in refused.stderr
 
 
-def test_identical_files_are_warned_of(tmp_path, photos):
+def test_identical_files_cause_a_warning(tmp_path, photos):
     test = described(tmp_path, SMALL_NET | {"data": own("image-folder", photos)})[0]["test"]
-    for i in range(10):  # most of which are trained on
+    for i in range(10):  # most copies are in the training set
         (photos / "bee" / f"copy{i}.png").write_bytes((photos / test[0]).read_bytes())
     config = SMALL_NET | {"data": own("image-folder", photos)}
     said = (f"held-out files are also in the training set, so results look better than they are: {photos / test[0]} = {photos}/bee/copy")
@@ -166,7 +166,7 @@ def test_identical_files_are_warned_of(tmp_path, photos):
         assert stderr.count(said) == 1, stderr
 
 
-def test_a_list_trains_as_the_folder_does(tmp_path, photos):
+def test_a_list_trains_like_the_folder(tmp_path, photos):
     rows = [(name, label) for label, names in classes_of(photos).items() for name in names]
     with open(photos / "list.csv", "w", newline="") as file:
         csv.writer(file).writerows([("path", "label"), *rows, rows[3]])
@@ -179,7 +179,7 @@ def test_a_list_trains_as_the_folder_does(tmp_path, photos):
     assert run("evaluate", "--checkpoint", listed.path, expect=0).stdout == run("evaluate", "--checkpoint", folder.path, expect=0).stdout
 
 
-def test_a_column_of_a_list_decides_the_sets(tmp_path, photos):
+def test_a_column_of_a_list_selects_the_sets(tmp_path, photos):
     rows = [(name, label) for label, names in classes_of(photos).items() for name in names]
     parts = ["test" if i % 5 == 0 else "validation" if i % 5 == 1 else "train" for i in range(len(rows))]
     lines = ["path,label,holdout", *(f"{name},{label},{part}" for (name, label), part in zip(rows, parts))]
@@ -195,8 +195,8 @@ def test_a_column_of_a_list_decides_the_sets(tmp_path, photos):
     assert "/data/test: " in refused.stderr and 'has rows with holdout "test"' in refused.stderr
 
 
-def test_a_fraction_can_be_the_name_of_a_folder(tmp_path, photos):
-    """settings/config_rules_test.cpp has fractions that are refused."""
+def test_a_folder_name_can_look_like_a_fraction(tmp_path, photos):
+    """settings/config_rules_test.cpp tests fractions that are refused."""
     config = SMALL_NET | {"data": own("image-folder", photos) | {"test": "./0.2"}}
     refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run", expect=3)
     assert "/0.2: no such file or folder (data.test)" in refused.stderr, refused.stderr
@@ -207,14 +207,14 @@ class Xxh128(ctypes.Structure):
 
 
 def sealed(content):
-    """The bytes of a checkpoint with another seal at their end."""
-    library = ctypes.CDLL("libxxhash.so.0")  # apt needs it, too
+    """Returns the bytes of a checkpoint with a recomputed checksum at the end."""
+    library = ctypes.CDLL("libxxhash.so.0")  # a dependency of apt
     library.XXH3_128bits.restype = Xxh128
     digest = library.XXH3_128bits(content, ctypes.c_size_t(len(content)))
     return content + struct.pack(">QQ", digest.high, digest.low)
 
 
-def test_a_run_whose_validation_set_was_drawn_by_the_old_rule_is_not_resumed(tmp_path, photos):
+def test_a_run_whose_validation_set_follows_the_old_rule_is_not_resumed(tmp_path, photos):
     config = SMALL_NET | {"epochs": 1, "data": own("image-folder", photos, test=str(photos), validation=0.2)}
     folder = train(tmp_path, config, "--set", "data.holdout_seed=5")
     path = folder.checkpoints()[-1]
@@ -226,7 +226,7 @@ def test_a_run_whose_validation_set_was_drawn_by_the_old_rule_is_not_resumed(tmp
     assert "was trained on different data" in refused.stderr
 
 
-def test_a_limit_that_unusable_pictures_fall_short_of_does_not_stop_an_evaluation(photos, tmp_path):
+def test_evaluation_runs_if_unusable_images_leave_fewer_than_the_limit(photos, tmp_path):
     data = own("image-folder", photos, test=0.3, on_bad_sample="skip", limit_test=8)
     whole = train(tmp_path, {**SMALL_NET, "data": data, "epochs": 1}, output="whole")
     (photos / whole.read_json("dataset.json")["test"][0]).write_bytes(b"none")

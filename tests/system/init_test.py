@@ -1,4 +1,4 @@
-"""`mnist-train init`: a config for a folder of pictures, which trains as it is printed."""
+"""`mnist-train init` prints a config for an image folder that trains without changes."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ ONE_EPOCH = ("--set", "epochs=1", "--set", "launch.processes_per_node=1", "--set
 
 
 def paint(folder, classes, sides=(20, 90)):
-    """Pictures of random sizes, in colours that tell the classes."""
+    """Writes images of random sizes; each class has its own colour."""
     draw = numpy.random.default_rng(5)
     for name, count in classes.items():
         colour = draw.integers(0, 200, 3)
@@ -40,7 +40,7 @@ def test_the_printed_config_trains_from_any_folder(tmp_path, photos):
     assert [(row["name"], row["train"], row["test"]) for row in record["classes"]] == [("cats", 48, 12), ("dogs", 24, 6), ("owls", 20, 5)]
 
 
-def test_sets_in_subfolders_are_used_as_they_are(tmp_path):
+def test_train_and_test_subfolders_are_used_directly(tmp_path):
     paint(tmp_path / "set" / "train", {"a": 6, "b": 6})
     paint(tmp_path / "set" / "test", {"a": 2, "b": 2})
     printed = run("init", tmp_path / "set", "--quiet", expect=0)
@@ -57,7 +57,7 @@ def test_sets_in_subfolders_are_used_as_they_are(tmp_path):
     assert json.loads(run("init", tmp_path / "set", expect=0).stdout)["data"]["test"].endswith("/val")
 
 
-def test_unusable_pictures_are_skipped(tmp_path):
+def test_unusable_images_are_skipped(tmp_path):
     photos = paint(tmp_path / "photos", {"a": 8, "b": 8})
     (photos / "a" / "broken.png").write_bytes((photos / "a" / "0.png").read_bytes()[:20])
     said = run("init", photos, expect=0)
@@ -65,9 +65,9 @@ def test_unusable_pictures_are_skipped(tmp_path):
     assert "1 of 17 examined files, such as" in said.stderr and "a/broken.png" in said.stderr
 
 
-def test_a_picture_that_was_not_looked_at_does_not_stop_the_training(tmp_path):
+def test_an_unusable_image_that_init_did_not_decode_does_not_stop_the_training(tmp_path):
     photos = paint(tmp_path / "photos", {"a": 70, "b": 70})
-    broken = photos / "a" / "1.png"  # init decodes only every third of 140 pictures
+    broken = photos / "a" / "1.png"  # init decodes only every third of 140 images
     broken.write_bytes(broken.read_bytes()[:-20])
     proposed = run("init", photos, expect=0)
     assert "1.png" not in proposed.stderr
@@ -83,18 +83,18 @@ def test_a_picture_that_was_not_looked_at_does_not_stop_the_training(tmp_path):
      "pictures next to class folders"),
 ], ids=["missing", "an archive", "beside"])
 def test_a_folder_that_cannot_be_trained_on_is_refused(tmp_path, make, message):
-    """app/proposed_config_test.cpp has more of them."""
+    """app/proposed_config_test.cpp tests more of them."""
     make(tmp_path / "photos")
     said = run("init", tmp_path / "photos", expect=3)
     assert said.stdout == "" and message in said.stderr, said.stderr
 
 
-def test_a_folder_must_be_named():
+def test_a_folder_is_required():
     assert "FOLDER is required" in run("init", expect=2).stderr
 
 
 @pytest.mark.parametrize("form", ["pt", "safetensors"])
-def test_weights_are_fine_tuned_in_the_network_that_they_belong_to(tmp_path, photos, form):
+def test_weights_are_fine_tuned_in_the_matching_network(tmp_path, photos, form):
     torch = import_torch()
     models = pytest.importorskip("torchvision.models")
     weights = models.resnet18(num_classes=7).state_dict()
@@ -102,7 +102,7 @@ def test_weights_are_fine_tuned_in_the_network_that_they_belong_to(tmp_path, pho
     if form == "pt":
         torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in weights.items()}}, path)
     else:
-        from safetensors_file import write_safetensors  # needs torch
+        from safetensors_file import write_safetensors  # requires torch
         write_safetensors(path, weights)
     printed = run("init", photos, "--weights", path.name, folder=tmp_path, expect=0).stdout
     config = json.loads(printed)
@@ -120,7 +120,7 @@ def test_weights_are_fine_tuned_in_the_network_that_they_belong_to(tmp_path, pho
     assert "is for the classes cats, dogs, owls, but those here are dogs, owls, yaks; model.weights.new" in warned
 
 
-def test_weights_of_no_known_network_are_refused(tmp_path, photos):
+def test_weights_of_an_unknown_network_are_refused(tmp_path, photos):
     torch = import_torch()
     models = pytest.importorskip("torchvision.models")
     weights = models.resnet18().state_dict()

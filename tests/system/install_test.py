@@ -1,4 +1,4 @@
-"""`cmake --install` gives a folder that works wherever it is moved to."""
+"""`cmake --install` creates a relocatable folder."""
 
 import json
 import re
@@ -11,14 +11,14 @@ TRAINING = {"max_steps": 3, "device": "cpu", "data.limit_train": 300, "data.limi
 
 
 def train_installed(prefix, output, *arguments, **variables):
-    # MNIST_TRAIN_DATA would show it the data of the repository.
+    # With MNIST_TRAIN_DATA it would use the repository's data.
     variables = {**environment(**variables), "MNIST_TRAIN_DATA": ""}
     command = [prefix / "bin" / "mnist-train", "--config", prefix / "share/mnist-train/configs/mnist.json", "--output", output,
                *(f"--set={key}={json.dumps(value)}" for key, value in TRAINING.items()), *arguments]
     run_program(*command, cwd=prefix, env=variables)
 
 
-def test_everything_is_where_systems_look_for_it(prefix):
+def test_files_are_in_the_standard_locations(prefix):
     for path in ("bin/mnist-train", "libexec/mnist-train/mnist-train-worker",
                  "share/mnist-train/configs/mnist.json", "share/mnist-train/config.schema.json",
                  "share/mnist-train/mnist/train-images-idx3-ubyte.gz", "share/doc/mnist-train/LICENSE",
@@ -28,7 +28,7 @@ def test_everything_is_where_systems_look_for_it(prefix):
     assert (prefix / "libexec/mnist-train/libmnist-train-cuda.so").exists() == module
 
 
-def test_no_link_of_an_installed_page_leads_nowhere(prefix):
+def test_installed_pages_have_no_broken_links(prefix):
     pages = sorted(prefix.rglob("*.md"))
     assert {str(page.relative_to(prefix / "share/doc/mnist-train")) for page in pages} >= {
         "README.md", "CHANGELOG.md", "configs/README.md", "src/cli/README.md", "src/report/README.md"}
@@ -37,10 +37,10 @@ def test_no_link_of_an_installed_page_leads_nowhere(prefix):
     assert [(page, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
-def test_it_trains_on_its_own_mnist(prefix):
+def test_it_trains_on_the_installed_mnist(prefix):
     train_installed(prefix, "run", "--nproc-per-node=2")
     assert json.loads((prefix / "run/summary.json").read_text())["world_size"] == 2
 
 
-def test_its_processes_find_mnist_themselves_under_torchrun(prefix):
+def test_it_finds_the_installed_mnist_under_torchrun(prefix):
     train_installed(prefix, "worker", **rank_variables())

@@ -1,4 +1,4 @@
-"""An installation by `cmake --install`, made in one place and moved to another."""
+"""Creates an installation with `cmake --install` and moves it to another folder."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ from support import BINARY, run_program
 
 BUILD = Path(BINARY).resolve().parents[1]
 needs_build_folder = pytest.mark.skipif(not (BUILD / "CMakeCache.txt").exists() or shutil.which("cmake") is None,
-                                        reason="the binary does not lie in a build folder, or there is no cmake")
+                                        reason="the binary is not in a build folder, or cmake is missing")
 
 
 @pytest.fixture(scope="module")

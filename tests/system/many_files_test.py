@@ -1,4 +1,4 @@
-"""Image folders of a hundred thousand files: `init` and the first step take seconds, and a file costs little memory."""
+"""Image folders of 100,000 files: `init` and the first step take seconds, and memory per file is small."""
 
 import json
 import os
@@ -12,11 +12,11 @@ from support import own_data, run, start
 pytestmark = pytest.mark.sweep
 
 CLASSES = 100
-INODES = 20  # each with many hard links, which are separate files in listings
+INODES = 20  # each with many hard links, which are listed as separate files
 
 
 def make_folder(folder, files):
-    """Class folders of `files` pictures in all."""
+    """Creates class folders with `files` images in total."""
     pixels = numpy.random.default_rng(1).integers(0, 256, (INODES, 12, 12), numpy.uint8)
     pictures = [write_png(folder.parent / f"{folder.name}-{i}.png", image) for i, image in enumerate(pixels)]
     for label in range(CLASSES):
@@ -28,7 +28,7 @@ def make_folder(folder, files):
 
 
 def start_and_measure(folder, data):
-    """Seconds from the command to the first step, and bytes of memory of all processes then, each page counted once."""
+    """Returns the seconds from launch to the first step, and the memory of all processes in bytes, shared pages counted once."""
     changes = {"data": data, "epochs": 1000, "batch_size": 64, "model": {"name": "mlp"}, "checkpoint": {"every_epochs": 0}}
     begin = time.monotonic()
     with start(folder, changes, processes=2, output="run-" + data["train"].rsplit("-", 1)[1]) as process:
@@ -42,7 +42,7 @@ def start_and_measure(folder, data):
     return seconds, 1024 * proportional
 
 
-def test_a_hundred_thousand_files_start_soon_and_take_little_memory(tmp_path):
+def test_a_run_on_100000_files_starts_quickly_with_little_memory(tmp_path):
     few, many = 2_000, 100_000
     measured = {}
     for files in (few, many):
@@ -53,7 +53,7 @@ def test_a_hundred_thousand_files_start_soon_and_take_little_memory(tmp_path):
     assert (measured[many][1] - measured[few][1]) / (many - few) < 300, measured
 
 
-def test_init_examines_a_hundred_thousand_files_within_seconds(tmp_path):
+def test_init_examines_100000_files_within_seconds(tmp_path):
     folder = make_folder(tmp_path / "many", 100_000)
     begin = time.monotonic()
     config = json.loads(run("init", folder, expect=0).stdout)

@@ -1,4 +1,4 @@
-"""Ports, peers and the store: strangers who connect to them, and the messages if one of them is gone or slow."""
+"""Tests ports, peers and the store: connections from other programs, and messages about lost or slow peers."""
 
 import contextlib
 import random
@@ -14,21 +14,21 @@ import pytest
 from support import (LONG_RUN, assert_gone, averaging, free_port, import_torch, merged, send, start, swept, train,
                      wait_until, worker, workers)
 
-BUSY_S = 10  # that a busy machine may add to a time-out
+BUSY_S = 10  # added to timeouts, for loaded machines
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}}
 
 
 NOISES = [lambda draw: draw.randbytes(draw.randrange(1, 4096)), lambda _: bytes(8192),
-          lambda _: b"\xff" * 8192,  # lengths and counts as large as can be
+          lambda _: b"\xff" * 8192,  # maximum lengths and counts
           lambda _: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"]
 
 
 def disturb(process, ended, held):
-    """Sends noise to all ports of a run, and keeps half of the connections."""
+    """Sends garbage to all ports of a run, and keeps half of the connections open."""
     draw = random.Random(1)
     while not ended.is_set():
         for port in process.listening():
-            with contextlib.suppress(OSError):  # a rank hung up
+            with contextlib.suppress(OSError):  # a rank closed the connection
                 stranger = socket.create_connection(port, timeout=1)
                 stranger.sendall(draw.choice(NOISES)(draw))
                 if draw.random() < 0.5 and len(held) < 200:
@@ -37,8 +37,8 @@ def disturb(process, ended, held):
                     stranger.close()
 
 
-def test_strangers_who_talk_to_the_ports_change_nothing(tmp_path):
-    """From before the ranks meet until the run ends."""
+def test_garbage_on_the_ports_changes_nothing(tmp_path):
+    """Sends it from before the rendezvous until the run ends."""
     changes = merged(CONFIG, averaging("flat") | {"epochs": 4})
     expected = train(tmp_path, changes, processes=2, output="undisturbed")
     ended, held = threading.Event(), []
@@ -58,7 +58,7 @@ def test_strangers_who_talk_to_the_ports_change_nothing(tmp_path):
 
 
 def slowed(process, pid, stop):
-    """Lets a process run for a third of the time."""
+    """Slows a process down to a third of its speed."""
     while not stop.is_set():
         send(pid, signal.SIGSTOP)
         time.sleep(0.02)
@@ -68,8 +68,8 @@ def slowed(process, pid, stop):
 
 @pytest.mark.clock
 @pytest.mark.sweep
-def test_a_slow_rank_is_named_and_the_weights_are_the_same(tmp_path):
-    # Steps of several milliseconds, slowed for more than ten seconds.
+def test_a_slow_rank_is_reported_and_the_weights_are_the_same(tmp_path):
+    # Steps of several milliseconds, slowed down for more than ten seconds.
     changes = LONG_RUN | {"max_steps": 1000}
     expected = train(tmp_path, changes, processes=2, output="undisturbed")
     assert "is slow" not in expected.stderr
@@ -91,7 +91,7 @@ def test_a_slow_rank_is_named_and_the_weights_are_the_same(tmp_path):
 @pytest.mark.clock
 @pytest.mark.parametrize("strategy, operation", swept([("flat", "all-reduce"), ("shared_memory", "gradient averaging")],
                                                           [("shared_memory", "gradient averaging")]))
-def test_a_hang_says_who_waits_for_whom(tmp_path, strategy, operation):
+def test_a_hang_reports_which_ranks_wait_for_which(tmp_path, strategy, operation):
     changes = merged(LONG_RUN, averaging(strategy) | {"launch": {"hang_timeout_s": 2}})
     with start(tmp_path, changes, processes=3) as process:
         process.wait_for_step(4)
@@ -105,15 +105,15 @@ def test_a_hang_says_who_waits_for_whom(tmp_path, strategy, operation):
         assert re.search(rf"rank {rank}: waited in .*{operation} of step", block), block
 
 
-def test_a_lost_process_is_noticed_though_its_parent_does_not_ask_for_it(tmp_path):
+def test_a_lost_process_is_detected_even_if_its_parent_does_not_reap_it(tmp_path):
     with workers(tmp_path, LONG_RUN | averaging("flat")) as (first, second):
         first.wait_for_step(3)
-        send(second.pid, signal.SIGKILL)  # and nobody waits for it: it stays as a zombie
+        send(second.pid, signal.SIGKILL)  # it stays a zombie
         assert first.wait(10) == 4, first.stderr
         assert "lost another rank" in first.stderr
 
 
-def test_in_shared_memory_a_lost_rank_is_noticed_while_another_one_is_waited_for(tmp_path):
+def test_shared_memory_averaging_detects_a_lost_rank_while_it_waits_for_another(tmp_path):
     changes = merged(LONG_RUN, averaging("shared_memory") | {"launch": {"hang_timeout_s": 60}})
     with workers(tmp_path, changes, 3) as ranks:
         ranks[0].wait_for_step(3)
@@ -125,7 +125,7 @@ def test_in_shared_memory_a_lost_rank_is_noticed_while_another_one_is_waited_for
 
 @pytest.mark.clock
 @pytest.mark.parametrize("strategy", swept(["flat", "shared_memory"], ["shared_memory"]))
-def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_for_it(tmp_path, strategy):
+def test_without_our_launcher_the_waiting_ranks_report_a_rank_that_hangs(tmp_path, strategy):
     import_torch()
     changes = merged(LONG_RUN, averaging(strategy) | {"launch": {"hang_timeout_s": 2}})
     port = free_port()
@@ -140,7 +140,7 @@ def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_fo
 
 @pytest.mark.clock
 @pytest.mark.parametrize("strategy", swept(["flat", "shared_memory"], ["shared_memory"]))
-def test_without_our_launcher_a_job_that_is_stopped_for_long_continues(tmp_path, strategy):
+def test_without_our_launcher_a_job_continues_after_a_long_suspension(tmp_path, strategy):
     changes = merged(CONFIG, averaging(strategy) | {"epochs": 3, "launch": {"hang_timeout_s": 2}})
     with workers(tmp_path, changes) as ranks:
         ranks[0].wait_for_step(3)
@@ -154,7 +154,7 @@ def test_without_our_launcher_a_job_that_is_stopped_for_long_continues(tmp_path,
             assert rank.wait() == 0, rank.stderr
 
 
-# What makes a rank use the store of an agent.
+# Variables that make a rank use the store of a torchrun agent.
 AGENT_STORE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "any"}
 AGENT = """
 import sys, time
@@ -168,7 +168,7 @@ time.sleep(600)
 
 @contextlib.contextmanager
 def served_store(port):
-    """A store as torchrun's agent serves it."""
+    """Serves a store like a torchrun agent."""
     agent = subprocess.Popen([sys.executable, "-c", AGENT, str(port)], stdout=subprocess.PIPE, text=True)
     try:
         assert agent.stdout.readline() == "ready\n"
@@ -178,7 +178,7 @@ def served_store(port):
         agent.wait()
 
 
-def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
+def test_all_ranks_exit_within_the_timeout_if_the_store_dies(tmp_path):
     import_torch()
     port = free_port()
     changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 4}})
@@ -197,7 +197,7 @@ def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
 
 
 @pytest.mark.clock
-def test_ranks_of_a_job_that_is_stopped_while_it_meets_still_meet(tmp_path):
+def test_a_job_suspended_during_the_rendezvous_still_starts(tmp_path):
     port = free_port()
     changes = CONFIG | {"launch": {"rendezvous_timeout_s": 3}}
     with worker(tmp_path, 0, port, changes) as first:

@@ -1,4 +1,4 @@
-"""Networks that a config lists layer by layer."""
+"""Tests networks that a config defines layer by layer."""
 
 import pytest
 from support import import_torch, mnist_bytes, own_data, printed_json, run, train, write_config, write_idx_folder
@@ -20,7 +20,7 @@ WITH_DROPOUT = [{"name": "conv2d", "out_channels": 4, "kernel_size": 5}, "relu",
 
 @pytest.fixture(scope="module")
 def cropped(tmp_path_factory):
-    """(data, images, labels): the middle of some digits of MNIST, as files and as tensors."""
+    """Returns (data section, images, labels): cropped digits of MNIST, as files and as tensors."""
     images, labels = mnist_bytes("train", SAMPLES)
     images = images[:, 7:21, 7:20].copy()
     folder = write_idx_folder(tmp_path_factory.mktemp("data") / "cropped", images, labels)
@@ -28,7 +28,7 @@ def cropped(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_follows_the_same_modules_of_pytorch(tmp_path, cropped, name):
+def test_a_network_trains_like_the_same_modules_in_pytorch(tmp_path, cropped, name):
     data, images, labels = cropped
     config = FULL_BATCH | {"seed": 5, "data": data, "model": {"layers": NETWORKS[name]}}
     torch.manual_seed(5)
@@ -57,7 +57,7 @@ def test_dropout_draws_the_same_on_any_number_of_processes(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["net", "mlp", "lenet", "resnet18"])
-def test_a_built_in_network_is_the_list_that_describe_prints(tmp_path, name):
+def test_a_built_in_network_equals_the_list_that_describe_prints(tmp_path, name):
     config = {"max_steps": 1, "data": {"limit_test": 10}, "batch_size": 16, "model": {"name": name}}
     named = train(tmp_path, config, output="named")
     described = printed_json("describe", "--config", write_config(tmp_path, config), "--json")
@@ -69,7 +69,7 @@ def test_a_built_in_network_is_the_list_that_describe_prints(tmp_path, name):
     assert described["multiply_adds"] == summary["multiply_adds"] > 0
 
 
-def test_describe_shows_a_table_for_people(tmp_path):
+def test_describe_prints_a_readable_table(tmp_path):
     shown = run("describe", "--config", write_config(tmp_path, {"model": {"layers": WITH_DROPOUT}}), expect=0)
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert rows[0] == ["name", "layer", "output", "parameters", "multiply-adds", "tensors"]
@@ -77,7 +77,7 @@ def test_describe_shows_a_table_for_people(tmp_path):
     assert rows[-1] == ["sum", "11,854", "69,320"]
 
 
-def test_every_kind_of_initial_weights_is_drawn(tmp_path):
+def test_every_initialisation_works(tmp_path):
     layers = ["flatten", {"name": "linear", "out_features": 400}, "relu",
               {"name": "linear", "out_features": "classes", "init": {"name": "normal", "std": 0.5}}]
 
@@ -94,7 +94,7 @@ def test_every_kind_of_initial_weights_is_drawn(tmp_path):
     assert begun("kaiming_normal")["1.weight"].std() == pytest.approx((2 / 784) ** 0.5, rel=0.02)
 
 
-BAD = {  # layers: place and message; tests/network has more
+BAD = {  # layers: position and message; tests/network has more
     '["relu", {"name": "linear", "out_features": 10}]': "1:23: /model/layers/1: expects [N,F], but gets [N,1,28,28]",
     '["flaten"]': '"residual", "gate" or "repeat" or an object with a name, found the string "flaten"; did you mean "flatten"?',
     "[" + '{"name":"sequential","layers":[' * 40 + "]}" * 40 + "]": "nest",
@@ -102,7 +102,7 @@ BAD = {  # layers: place and message; tests/network has more
 
 
 @pytest.mark.parametrize("layers", BAD)
-def test_layers_that_do_not_fit_are_refused_before_a_process_starts(tmp_path, layers):
+def test_invalid_layers_are_refused_before_a_process_starts(tmp_path, layers):
     refused = run("--config", write_config(tmp_path), "--set", f"model.layers={layers}", "--output", tmp_path / "run", expect=2)
     assert BAD[layers] in refused.stderr, refused.stderr
     assert len(refused.stderr) < 2000 and not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""The wheel of scripts/package, installed by pip into an environment with only PyTorch."""
+"""Installs the wheel of scripts/package with pip into an environment with only PyTorch."""
 
 import base64
 import csv
@@ -16,7 +16,7 @@ import pytest
 from support import REPOSITORY, run_program
 
 WHEELS = Path(sysconfig.get_paths()["purelib"])
-pytestmark = pytest.mark.skipif(not (WHEELS / "torch").is_dir(), reason="this Python has no wheel of PyTorch")
+pytestmark = pytest.mark.skipif(not (WHEELS / "torch").is_dir(), reason="this Python has no PyTorch wheel")
 TRAINING = {"epochs": 1, "device": "cpu", "data": {"dataset": "mnist", "limit_train": 2000, "limit_test": 500}}
 
 
@@ -32,7 +32,7 @@ def wheel(tmp_path_factory):
 
 
 def install(wheel, folder, with_torch):
-    """A virtual environment with the wheel, which sees this Python's torch or none. Nothing is asked of the network."""
+    """Creates a virtual environment with the wheel, and with this Python's torch or none, without network access."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site_packages,) = folder.glob("lib/python3*/site-packages")
     if with_torch:
@@ -53,14 +53,14 @@ def environment(wheel, tmp_path_factory):
 
 @pytest.fixture
 def mnist_train(environment, tmp_path):
-    """Runs the installed program in an empty folder, without any variable that could help it."""
+    """Returns a function that runs the installed program in an empty folder with a minimal environment."""
     def run(*arguments, expect=0, **variables):
         return run_program(environment / "bin/mnist-train", *arguments, expect=expect, cwd=tmp_path,
                            env={"HOME": str(tmp_path), **variables})
     return run
 
 
-def test_pip_is_content_with_what_the_wheel_says(wheel, environment):
+def test_pip_accepts_the_metadata_of_the_wheel(wheel, environment):
     assert "mnist-train" not in run_pip(environment, "check", expect=None)
     with zipfile.ZipFile(wheel) as files:
         assert files.testzip() is None
@@ -82,11 +82,11 @@ def test_the_same_build_gives_the_same_bytes(wheel, tmp_path):
     assert package(tmp_path).read_bytes() == wheel.read_bytes()
 
 
-def test_it_trains_from_anywhere_and_no_python_stays(environment, tmp_path):
+def test_it_trains_from_any_folder_and_python_execs_the_binary(environment, tmp_path):
     program = subprocess.Popen([environment / "bin/mnist-train", "--config", "-", "--output", "run", "--nproc-per-node=2"],
                                stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={})
     deadline = time.monotonic() + 30
-    while (executable := Path(f"/proc/{program.pid}/exe").readlink()).name != "mnist-train":  # it waits for the config
+    while (executable := Path(f"/proc/{program.pid}/exe").readlink()).name != "mnist-train":  # the program waits for the config
         assert time.monotonic() < deadline, executable
         time.sleep(0.01)
     assert environment in executable.parents
@@ -96,7 +96,7 @@ def test_it_trains_from_anywhere_and_no_python_stays(environment, tmp_path):
     assert summary["status"] == "finished" and summary["world_size"] == 2 and summary["test_accuracy"] > 0.3
 
 
-def test_the_configs_that_come_with_it_are_found_by_name(mnist_train):
+def test_its_configs_are_found_by_name(mnist_train):
     for config in (REPOSITORY / "configs").glob("*.json"):
         done = mnist_train("--config", config.stem, "--dry-run")
         assert json.loads(done.stdout)["epochs"] == json.loads(config.read_text()).get("epochs", 10)
@@ -104,13 +104,13 @@ def test_the_configs_that_come_with_it_are_found_by_name(mnist_train):
     assert "configs that come with mnist-train: dali_mlp, " in done.stderr
 
 
-def test_fetch_is_there(mnist_train, tmp_path):
+def test_fetch_works(mnist_train, tmp_path):
     mirror = REPOSITORY / "third_party/mnist"
     mnist_train("fetch", "mnist", "--to", tmp_path / "fetched", "--mirror", mirror.as_uri())
     assert len(list((tmp_path / "fetched").glob("*.gz"))) == 4
 
 
-def test_a_torch_that_does_not_fit_is_named_with_the_way_on(wheel, mnist_train, tmp_path):
+def test_an_incompatible_torch_is_reported_with_a_remedy(wheel, mnist_train, tmp_path):
     (tmp_path / "older/torch").mkdir(parents=True)
     (tmp_path / "older/torch/__init__.py").touch()
     (tmp_path / "older/torch/version.py").write_text("__version__ = '2.10.1+cpu'\n")

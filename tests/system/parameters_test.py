@@ -1,4 +1,4 @@
-"""`parameters` trains as PyTorch's parameter groups do, however a step is divided; frozen layers stay as they were."""
+"""`parameters` trains like PyTorch's parameter groups, however a step is split; frozen layers do not change."""
 
 import fnmatch
 import functools
@@ -14,7 +14,7 @@ from torch_models import shuffled, training  # noqa: E402  (needs torch)
 from torch_networks import torch_network  # noqa: E402
 
 nn = torch.nn
-SAMPLES, BATCH, EPOCHS, SEED = 300, 64, 4, 4  # 20 steps, of which each epoch's last is smaller
+SAMPLES, BATCH, EPOCHS, SEED = 300, 64, 4, 4  # 20 steps; the last of each epoch is smaller
 LAYERS = [
     {"name": "conv2d", "out_channels": 6, "kernel_size": 5, "bias": False, "as": "conv1"}, {"name": "batch_norm", "as": "bn1"}, "relu",
     {"name": "max_pool2d", "kernel_size": 2},
@@ -52,7 +52,7 @@ def digits(tmp_path_factory):
 
 
 def network():
-    """With running statistics that are not those of a new network."""
+    """Returns a network whose running statistics differ from their initial values."""
     torch.manual_seed(9)
     model = torch_network(LAYERS, (1, 28, 28))
     model.bn1.running_mean += torch.randn(6) * 0.1
@@ -88,7 +88,7 @@ def optimizer_of(config, model):
 
 
 def steps_of_pytorch(config, images, labels):
-    """The losses in fp64, and the network."""
+    """Returns the fp64 losses and the trained network."""
     model = network().double()
     optimizer = optimizer_of(config, model)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, config.get("schedule", {}).get("gamma", 1))
@@ -109,7 +109,7 @@ def steps_of_pytorch(config, images, labels):
 
 @pytest.fixture(scope="module")
 def pytorch(digits):
-    """The losses and the network of a case, computed once."""
+    """Returns a function that gives the losses and the network of a case, computed once."""
     return functools.cache(lambda case: steps_of_pytorch(RUN | CASES[case], *digits[1:]))
 
 
@@ -129,7 +129,7 @@ def assert_frozen_are_kept(config, weights):
 
 
 @pytest.mark.parametrize("case, processes, strategy", RUNS)
-def test_twenty_losses_are_those_of_pytorch(tmp_path, digits, pytorch, case, processes, strategy):
+def test_twenty_losses_match_pytorch(tmp_path, digits, pytorch, case, processes, strategy):
     config = configure(tmp_path, digits[0], CASES[case] | averaging(strategy))
     trained = train(tmp_path, config, processes=processes)
     assert processes == 1 or trained.summary()["gradient_averaging"] == strategy
@@ -146,7 +146,7 @@ def test_twenty_losses_are_those_of_pytorch(tmp_path, digits, pytorch, case, pro
                 "parameters (") in trained.stderr
 
 
-def test_the_cases_differ(digits, pytorch):
+def test_the_cases_have_different_losses(digits, pytorch):
     runs = [pytorch(case)[0] for case in ("sgd", "nesterov", "adam", "adamw", "backbone", "clipped", "between")]
     runs.append(steps_of_pytorch(RUN | {"parameters": []}, *digits[1:])[0])
     for index, one in enumerate(runs):
@@ -154,14 +154,14 @@ def test_the_cases_differ(digits, pytorch):
 
 
 @pytest.mark.parametrize("case, processes", [("backbone", 2), ("between", 1)])
-def test_bf16_follows_and_keeps_frozen_weights_in_fp32(tmp_path, digits, pytorch, case, processes):
+def test_bf16_losses_are_close_and_frozen_weights_stay_fp32(tmp_path, digits, pytorch, case, processes):
     config = configure(tmp_path, digits[0], CASES[case] | {"precision": "bf16"})
     trained = train(tmp_path, config, processes=processes)
     assert trained.losses() == pytest.approx(pytorch(case)[0], rel=3e-2)
     assert_frozen_are_kept(config, trained.weights())
 
 
-def test_an_ema_model_has_the_frozen_weights_of_the_model(tmp_path, digits, pytorch):
+def test_an_ema_model_has_the_models_frozen_weights(tmp_path, digits, pytorch):
     config = configure(tmp_path, digits[0], CASES["backbone"] | {"ema": {"decay": 0.9}})
     averaged = train(tmp_path, config, processes=2)
     assert averaged.losses() == pytest.approx(pytorch("backbone")[0], rel=1e-5)
@@ -171,7 +171,7 @@ def test_an_ema_model_has_the_frozen_weights_of_the_model(tmp_path, digits, pyto
     assert 1e-4 < distance < abs(plain.weights()["fc2.weight"] - network().fc2.weight.detach().numpy()).max()
 
 
-def test_another_list_is_refused_on_resume(tmp_path, digits):
+def test_a_different_list_is_refused_on_resume(tmp_path, digits):
     config = configure(tmp_path, digits[0], CASES["backbone"] | {"checkpoint": {"every_steps": 6}, "max_steps": 6})
     train(tmp_path, config)
     others = config | {"parameters": BACKBONE[:1], "max_steps": 12}
@@ -206,7 +206,7 @@ def test_mistakes_are_refused_before_a_process_starts(tmp_path, entries, message
     assert not (tmp_path / "run").exists()
 
 
-def test_a_glob_is_checked_for_pictures_of_any_size(tmp_path):
+def test_globs_are_checked_for_images_of_any_size(tmp_path):
     data = own_data("image-folder", tmp_path / "none", size=64)
     config = write_config(tmp_path, {"data": data, "model": {"name": "torchvision-resnet18"}, "parameters": [{"match": "layer5.*", "frozen": True}]})
     assert '"layer5.*" matches no parameter' in run("--config", config, "--dry-run", expect=2).stderr
@@ -240,7 +240,7 @@ def with_script(folder, data, script, **changes):
                         "sync_batch_norm": False, **changes})
 
 
-def test_a_script_brings_its_frozen_parameters(tmp_path, digits):
+def test_frozen_parameters_of_a_script_stay_frozen(tmp_path, digits):
     model = Script()
     for part in (model.conv, model.norm):
         part.requires_grad_(False)
@@ -254,7 +254,7 @@ def test_a_script_brings_its_frozen_parameters(tmp_path, digits):
     assert "weight, bias: frozen" in rows
     thawed = train(tmp_path, config | {"parameters": [{"match": "norm.*", "frozen": False}]}, output="thawed")
     assert {name for name, tensor in thawed.weights().items() if numpy.array_equal(tensor, before[name])} == {"conv.weight", "conv.bias"}
-    # Its last parameter is not the last layer's.
+    # The last parameter does not belong to the last layer.
     script = torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.PReLU(1)))
     head = with_script(tmp_path, digits[0], script, parameters=[{"match": "head", "learning_rate_factor": 2}])
     refused = run("describe", "--config", write_config(tmp_path, head), expect=2).stderr
@@ -262,7 +262,7 @@ def test_a_script_brings_its_frozen_parameters(tmp_path, digits):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_trace_in_training_mode_is_warned_about(tmp_path, digits, training):
+def test_a_trace_in_training_mode_causes_a_warning(tmp_path, digits, training):
     model = Script().train(training)
     trace = torch.jit.trace(model, torch.zeros(2, 1, 28, 28), check_trace=False)
     stderr = train(tmp_path, with_script(tmp_path, digits[0], trace, max_steps=1), processes=2).stderr
@@ -274,7 +274,7 @@ def test_a_trace_in_training_mode_is_warned_about(tmp_path, digits, training):
 @needs_fake_gpus
 @pytest.mark.parametrize("optimizer, changes", [("sgd", {}), ("adamw", {"gpu_kernels": "off"}),
                                                 ("adamw", {"ema": {"decay": 0.9}, "max_gradient_norm": 1})])
-def test_captured_steps_update_span_by_span(tmp_path, optimizer, changes):
+def test_captured_steps_update_each_span(tmp_path, optimizer, changes):
     def kernels(parameters, output):
         report = tmp_path / f"report-{output}"
         folder = train(tmp_path, ON_GPU | {"precision": "bf16", "epochs": 1, "optimizer": optimizer, "parameters": parameters} | changes,

@@ -1,4 +1,4 @@
-"""A lost process, a signal or a stopped process in each phase of a run."""
+"""Tests a lost process, a signal and a stopped process in each phase of a run."""
 
 import signal
 import time
@@ -6,7 +6,7 @@ import time
 import pytest
 from support import LONG_RUN, MNIST, assert_gone, merged, send, start, swept, train, wait_until
 
-# Two epochs of 20 steps with a checkpoint every 4; an evaluation of some dozen batches. All of MNIST takes long enough to load.
+# Two epochs of 20 steps, a checkpoint every 4 steps, and evaluations of a few dozen batches. All of MNIST, to make loading slow.
 CONFIG = {"batch_size": 45, "test_batch_size": 40, "data": {"root": str(MNIST.parent), "limit_train": 886, "limit_test": 2000},
           "checkpoint": {"every_steps": 4}, "launch": {"max_restarts": 2}}
 
@@ -29,7 +29,7 @@ def wait_for_a_save(process):
 @pytest.mark.parametrize("phase, step, rank", swept([
     ("rendezvous", 0, 0), ("loading data", 0, 1), ("training", 10, 1), ("evaluation", 0, 0), ("a save", 0, 0)],
     [("rendezvous", 0, 0), ("training", 10, 1), ("a save", 0, 0)]))
-def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_with_the_same_bits(
+def test_a_rank_killed_in_any_phase_is_detected_at_once_and_the_run_ends_with_the_same_bits(
         tmp_path, undisturbed, phase, step, rank):
     with start(tmp_path, CONFIG, processes=2) as process:
         pid = process.wait_for_ranks(2)[rank]
@@ -53,7 +53,7 @@ def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_with_the
 @pytest.mark.parametrize("phase, step", swept(
     [("starting", 0), ("rendezvous", 0), ("loading data", 0), ("training", 7), ("evaluation", 0), ("a save", 0)],
     [("starting", 0), ("evaluation", 0), ("a save", 0)]))
-def test_sigterm_in_any_phase_leaves_with_143_and_the_run_resumes_to_the_same_bits(tmp_path, undisturbed, phase, step):
+def test_sigterm_in_any_phase_exits_143_and_the_run_resumes_to_the_same_bits(tmp_path, undisturbed, phase, step):
     with start(tmp_path, CONFIG, processes=2) as process:
         if phase == "a save":
             wait_for_a_save(process)
@@ -68,7 +68,7 @@ def test_sigterm_in_any_phase_leaves_with_143_and_the_run_resumes_to_the_same_bi
 
 
 @pytest.mark.clock
-def test_a_rank_stopped_outside_of_training_is_named_with_its_phase(tmp_path):
+def test_a_rank_stopped_outside_of_training_is_reported_with_its_phase(tmp_path):
     changes = merged(CONFIG, {"launch": {"hang_timeout_s": 2, "max_restarts": 0}})
     with start(tmp_path, changes, processes=2) as process:
         pid = process.wait_for_ranks(2)[1]
@@ -81,10 +81,10 @@ def test_a_rank_stopped_outside_of_training_is_named_with_its_phase(tmp_path):
     assert "rank 0: waited in all-reduce of the evaluation of epoch 1" in block
 
 
-def test_a_crash_loop_without_progress_ends_and_says_so(tmp_path):
+def test_a_crash_loop_without_progress_ends_with_a_message(tmp_path):
     with start(tmp_path, merged(LONG_RUN, {"launch": {"max_restarts": 20}}), processes=2) as process:
         seen = set()
-        while process.popen.poll() is None:  # every attempt dies before it has made a step
+        while process.popen.poll() is None:  # every attempt dies before its first step
             for pid in set(process.ranks().values()) - seen:
                 seen.add(pid)
                 send(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Exports that classify picture files elsewhere: the pixels, the classes and the probabilities of the program itself."""
+"""Exports classify image files in other programs with the same pixels, classes and probabilities as `predict`."""
 
 import json
 import sys
@@ -17,14 +17,14 @@ torch = import_torch()
 from torch_networks import with_statistics  # noqa: E402  (needs torch)
 
 CLASSES = ["it's b\\c", "Ångström \"A\""]
-NETWORK = ["batch_norm",  # follows no convolution
+NETWORK = ["batch_norm",  # not preceded by a convolution
            {"name": "conv2d", "out_channels": 8, "kernel_size": 3, "stride": 2, "bias": False}, "batch_norm", "relu6",
            {"name": "sequential", "layers": [{"name": "conv2d", "out_channels": 8, "kernel_size": 3, "groups": 4}]},
            {"name": "dropout", "p": 0.1}, {"name": "batch_norm", "eps": 1e-3}, "batch_norm", "hardswish", "flatten",
            {"name": "linear", "out_features": 12}, "batch_norm", "relu", "batch_norm",
            {"name": "linear", "out_features": "classes"}]
 MIDDLE = [{"name": "resize", "size": [26, 22]}, {"name": "random_crop", "size": [22, 24], "padding": 2, "fill": 90}]
-DATA = {  # keys of the config, and the size of the network's input
+DATA = {  # name: data section of the config, input size of the network
     "stretch": ({"background": [250, 200, 20]}, [20, 24]),
     "crop": ({"fit": "crop", "size": 24, "normalize": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}, [24, 24]),
     "pad": ({"fit": "pad", "background": [250, 200, 20]}, [20, 24]),
@@ -37,7 +37,7 @@ DATA = {  # keys of the config, and the size of the network's input
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """A folder for each class: pictures of all shapes and kinds, turned, transparent, gray, in 16 bits."""
+    """Writes one folder per class with images of various shapes and formats: rotated, transparent, grayscale, 16-bit."""
     root = tmp_path_factory.mktemp("photos")
     for label, name in enumerate(CLASSES):
         (root / name).mkdir()
@@ -61,7 +61,7 @@ def train_on(photos, folder, **data):
 
 @pytest.fixture(scope="module")
 def trained(photos, tmp_path_factory):
-    """name in DATA -> its run, trained when it is first asked for."""
+    """Returns a function from a name in DATA to its run, which is trained on first use."""
     runs = {}
 
     def run_of(name):
@@ -72,13 +72,13 @@ def trained(photos, tmp_path_factory):
 
 
 def predicted(source, files, *flags):
-    """([files, classes] probabilities, the name of each guess)."""
+    """Returns ([files, classes] probabilities, predicted class names)."""
     rows = printed_rows("predict", "--checkpoint", source, *files, *flags)
     return numpy.array([row["scores"] for row in rows]), [row.get("class") for row in rows]
 
 
 def check_metadata(path, name, outputs, element):
-    """How to prepare pictures for the ONNX file of a run."""
+    """Asserts that the ONNX file of a run describes how to preprocess images."""
     settings, size = DATA[name]
     model = onnx.load(path)
     about = {entry.key: entry.value for entry in model.metadata_props}
@@ -96,10 +96,10 @@ def check_metadata(path, name, outputs, element):
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_exports_give_the_probabilities_of_predict_and_tell_how_to_prepare_pictures(tmp_path, photos, trained, name):
+def test_exports_give_the_probabilities_of_predict_and_describe_the_preprocessing(tmp_path, photos, trained, name):
     folder, (settings, size) = trained(name), DATA[name]
     files = sorted(photos.glob("*/*"))
-    assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # otherwise a wrong picture could pass
+    assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # otherwise wrong pixels could pass
     module = exported_module(folder.path, tmp_path / "net.py")
     assert module.CLASSES == CLASSES
     model = module.make_model()
@@ -109,7 +109,7 @@ def test_exports_give_the_probabilities_of_predict_and_tell_how_to_prepare_pictu
     with torch.no_grad():
         theirs = model.eval()(images).double().softmax(1).numpy()
     assert abs(predicted(folder.path / "model.pt", files)[0] - theirs).max() <= 1e-5
-    # The weights that the module's docstring names are those by which the run predicts.
+    # The module's docstring refers to the weights that `predict` uses.
     assert 'torch.load("weights.pt"' in module.__doc__ and "--format pt --output weights.pt" in module.__doc__
     export(folder.path, "pt", tmp_path / "weights.pt")
     best = module.make_model()
@@ -124,14 +124,14 @@ def test_exports_give_the_probabilities_of_predict_and_tell_how_to_prepare_pictu
     about = session.get_modelmeta().custom_metadata_map
     mean, std = (torch.tensor(json.loads(about[key])).view(-1, 1, 1) for key in ("mean", "std"))
     pixels = ((images * std + mean) * 255).numpy()
-    if name != "normalised":  # which resizes normalised images
+    if name != "normalised":  # because it resizes normalised images
         assert abs(pixels - pixels.round()).max() <= 1e-3
         for batch in (1, 5, len(files)):
             (found,) = session.run(["probabilities"], {"images": pixels[:batch].round().astype(numpy.uint8)})
             assert abs(found - theirs[:batch]).max() <= 1e-5
 
 
-def test_no_batch_norm_is_left_in_an_onnx_file(tmp_path, trained):
+def test_an_onnx_file_has_no_batch_norm(tmp_path, trained):
     export(trained("crop").path, "onnx", tmp_path / "net.onnx", "--input", "bytes")
     graph = onnx.load(tmp_path / "net.onnx").graph
     operators = [node.op_type for node in graph.node]
@@ -140,8 +140,8 @@ def test_no_batch_norm_is_left_in_an_onnx_file(tmp_path, trained):
 
 
 @pytest.mark.parametrize("fit, channels", [("stretch", 3), ("crop", 1), ("pad", 3)])
-def test_preprocess_gives_the_programs_very_pixels(tmp_path, fit, channels):
-    """But for JPEG, which Pillow and the program decode to within two levels of each other."""
+def test_preprocess_gives_the_same_pixels_as_the_program(tmp_path, fit, channels):
+    """Except for JPEG: Pillow's and the program's decoders differ by up to two levels."""
     names = [name for name in [*CORPUS, *DEEP_GRAY] if not name.endswith(".pbm")]
     pictures = tmp_path / "data" / "class"
     pictures.mkdir(parents=True)
@@ -163,7 +163,7 @@ def test_preprocess_gives_the_programs_very_pixels(tmp_path, fit, channels):
         assert abs(ours - planes).max() <= (2 if name.endswith((".jpg", ".jpeg")) else 0), name
 
 
-def test_class_names_of_lone_weights_are_numbers_and_it_says_so(tmp_path, photos, trained):
+def test_weights_without_a_config_get_numbers_as_class_names_and_a_warning(tmp_path, photos, trained):
     run_folder = trained("crop").path
     weights = tmp_path / "model.pt"
     weights.write_bytes((run_folder / "model.pt").read_bytes())
@@ -177,7 +177,7 @@ def test_class_names_of_lone_weights_are_numbers_and_it_says_so(tmp_path, photos
         assert "unknown" not in export(source, "onnx", tmp_path / "net.onnx").stderr
 
 
-def test_bytes_are_an_input_of_onnx_alone(tmp_path, trained):
+def test_only_onnx_accepts_bytes_as_input(tmp_path, trained):
     for form in ("pt", "safetensors", "python"):
         said = export(trained("crop").path, form, tmp_path / "net", "--input", "bytes", expect=2).stderr
         assert "--input bytes needs --format onnx" in said
@@ -186,7 +186,7 @@ def test_bytes_are_an_input_of_onnx_alone(tmp_path, trained):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_documented_script_prints_the_class(tmp_path, photos, trained):
+def test_the_documented_script_prints_the_predicted_class(tmp_path, photos, trained):
     script = block_with("onnxruntime.InferenceSession", "python", "src/cli/README.md")
     assert sum(line != "" for line in script.splitlines()) <= 10
     (tmp_path / "classify.py").write_text(script)
@@ -204,7 +204,7 @@ BUILT_IN = ["torchvision-resnet18", "torchvision-resnet34", "torchvision-resnet5
 
 @pytest.mark.parametrize("name", swept(BUILT_IN, ["torchvision-mobilenet_v2", "resnet18"]))
 def test_built_in_networks_are_exported_with_their_batch_norms_folded(tmp_path, name):
-    """With statistics as trained networks have them, in batches of any size."""
+    """Uses running statistics like those of trained networks, and batches of any size."""
     write_class_folders(tmp_path / "photos", {label: [numpy.zeros((45, 50, 3), numpy.uint8)] for label in "abc"})
     folder = train(tmp_path, {"data": own_data("image-folder", tmp_path / "photos", size=[45, 50], channels=3),
                               "model": {"name": name}, "max_steps": 1, "batch_size": 3})
@@ -219,7 +219,7 @@ def test_built_in_networks_are_exported_with_their_batch_norms_folded(tmp_path, 
     images = torch.randint(0, 256, (5, 3, 45, 50), dtype=torch.uint8)
     with torch.no_grad():
         expected = model((images / 255 - mean) / std).softmax(1).numpy()
-    assert expected.std(axis=0).max() > 1e-2  # otherwise this test proves nothing
+    assert expected.std(axis=0).max() > 1e-2  # otherwise the test is vacuous
     for batch in (1, 5):
         (found,) = session.run(["probabilities"], {"images": images[:batch].numpy()})
         assert abs(found - expected[:batch]).max() <= 1e-4

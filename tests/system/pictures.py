@@ -1,4 +1,4 @@
-"""PNG files, data URIs and previews, read and written by Pillow."""
+"""Reads and writes PNG files, data URIs and previews with Pillow."""
 
 import base64
 import io
@@ -8,24 +8,24 @@ import numpy
 from PIL import Image
 from support import printed_json
 
-CLIPART = Path("/usr/share/openclipart/png")  # of the package openclipart-png
+CLIPART = Path("/usr/share/openclipart/png")  # from the package openclipart-png
 CLIPART_CLASSES = ["animals", "food", "people", "plants", "tools", "transportation"]
 
 
 def read_png(content):
-    """[height, width, channels] u8."""
+    """Returns the image as uint8 [height, width, channels]."""
     pixels = numpy.asarray(Image.open(io.BytesIO(content), formats=["PNG"]))
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
 def write_png(path, pixels):
-    """[height, width] gray, or [height, width, 3 or 4] colour, the last with how opaque it is."""
+    """Writes a PNG file of [height, width] grayscale or [height, width, 3 or 4] RGB or RGBA pixels."""
     Image.fromarray(pixels).save(path, "PNG")
     return path
 
 
 def write_class_folders(folder, images_by_class):
-    """A folder of PNG files for each class, whose names are their numbers; the paths of all."""
+    """Writes a folder of PNG files per class, named by index; returns all paths."""
     paths = []
     for name, images in images_by_class.items():
         (folder / name).mkdir(parents=True)
@@ -40,7 +40,7 @@ def read_data_uri(uri):
 
 
 def read_preview(config, page, *arguments):
-    """By process: the facts of each image, with its "pixels" [H,W,C]."""
+    """Runs preview; returns the record of each image with its "pixels" [H,W,C], by process."""
     shown = printed_json("preview", "--config", config, "--output", page, "--scale", 1, "--json", *arguments)
     pixels = read_png(page.read_bytes())
     processes = [process["images"] for process in shown["processes"]]

@@ -1,4 +1,4 @@
-"""Pictures of all kinds that Pillow writes become the pixels that Pillow and torchvision make of them."""
+"""Images in all formats that Pillow writes decode and resize to the same pixels as in Pillow and torchvision."""
 
 import io
 import itertools
@@ -18,7 +18,7 @@ PROGRAM = Path(BINARY).with_name("mnist-train-picture")
 
 
 def photo(mode, width, height, seed=0):
-    """A smooth picture with some noise and, if the mode has alpha, all degrees of it."""
+    """Returns a smooth image with some noise and, if the mode has alpha, all alpha values."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     planes = [120 + 90 * np.sin((x * (i + 1) + 7 * seed) / 9.0) + 40 * np.cos(y / (5.0 + i)) + rng.normal(0, 6, x.shape)
@@ -55,7 +55,7 @@ def chunk(name, content):
 
 
 def with_chunk(png, name, content):
-    """The PNG with a chunk after its header."""
+    """Returns the PNG with an additional chunk after the header."""
     return png[:33] + chunk(name, content) + png[33:]
 
 
@@ -67,7 +67,7 @@ def raw_png(width, height, depth, kind, rows, chunks=(), interlace=0):
 
 
 def interlaced_png(picture):
-    """Adam7, which Pillow reads but does not write."""
+    """Returns a PNG with Adam7 interlacing, which Pillow can read but not write."""
     pixels = np.asarray(picture)
     pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
     rows = []
@@ -226,7 +226,7 @@ def planes(picture):
 
 
 def read_pictures(jobs):
-    """The planes of each job (path, fit, height, width, channels, background), or the error."""
+    """Returns the pixels of each job (path, fit, height, width, channels, background), or its error."""
     lines = "".join(f"{path} {fit} {h} {w} {c} {' '.join(map(str, ground))}\n" for path, fit, h, w, c, ground in jobs)
     run = subprocess.run([PROGRAM], input=lines.encode(), capture_output=True, check=True)
     out = io.BytesIO(run.stdout)
@@ -251,7 +251,7 @@ def files(tmp_path_factory):
     return folder
 
 
-def test_every_pixel_is_pillows(files):
+def test_every_pixel_equals_pillows(files):
     assert len(CORPUS) >= 200
     jobs = [(name, channels, ground) for name in CORPUS for channels in (1, 3)
             for ground in (BACKGROUNDS if name.endswith((".png", ".webp", ".bmp")) else BACKGROUNDS[:1])]
@@ -262,13 +262,13 @@ def test_every_pixel_is_pillows(files):
         if isinstance(pixels, str):
             wrong.append(f"{name}: {pixels}")
         elif pixels.shape != wanted.shape:
-            wrong.append(f"{name}: {pixels.shape} instead of {wanted.shape}")
+            wrong.append(f"{name}: {pixels.shape}, expected {wanted.shape}")
         elif abs(pixels - wanted).max() > (2 if name.endswith((".jpg", ".jpeg")) else 0):
             wrong.append(f"{name} {channels} {ground}: off by {abs(pixels - wanted).max()}")
     assert not wrong, f"{len(wrong)} of {len(jobs)}:\n" + "\n".join(wrong)
 
 
-def test_deep_gray_keeps_its_high_byte(files):
+def test_16_bit_grayscale_keeps_the_high_byte(files):
     for name, data in DEEP_GRAY.items():
         (pixels,) = read_pictures([(files / name, "none", 0, 0, 1, BACKGROUNDS[0])])
         assert (pixels[0] == np.asarray(Image.open(io.BytesIO(data))).astype(int) >> 8).all(), name
@@ -292,7 +292,7 @@ def pillow_pad(picture, height, width, ground):
     return planes(ImageOps.pad(picture, (width, height), Image.Resampling.BILINEAR, color=colour))
 
 
-def test_fits_are_torchvisions_and_pillows(tmp_path):
+def test_every_fit_matches_torchvision_and_pillow(tmp_path):
     jobs, wanted, ground = [], [], BACKGROUNDS[2]
     for number, ((width, height), channels) in enumerate([*((size, 3) for size in SIZES), *((size, 1) for size in SIZES[4:9])]):
         picture = photo("RGB" if channels == 3 else "L", width, height, number)
@@ -314,7 +314,7 @@ def test_fits_are_torchvisions_and_pillows(tmp_path):
     assert not wrong, "\n".join(wrong)
 
 
-def test_thin_pictures_fit_any_way(tmp_path):
+def test_thin_images_work_with_every_fit(tmp_path):
     for width, height in ((1, 10000), (10000, 1)):
         Image.new("RGB", (width, height), (10, 20, 30)).save(tmp_path / f"{width}.png")
         for fit in ("crop", "pad"):
@@ -335,7 +335,7 @@ def test_truncated_and_other_files_are_refused(files, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ("TIFF", "GIF", "AVIF"))
-def test_other_formats_are_named_with_the_command_that_converts_them(tmp_path, kind):
+def test_unsupported_formats_are_refused_with_the_command_that_converts_them(tmp_path, kind):
     path = tmp_path / "picture.png"
     path.write_bytes(saved(photo("RGB", 32, 32), kind))
     (message,) = read_pictures([(path, "none", 0, 0, 3, BACKGROUNDS[0])])

@@ -1,4 +1,4 @@
-"""Custom networks in libraries: built against an installation outside of the repository, trained, resumed, refused."""
+"""Tests custom networks in libraries: built against an installation outside of the repository, trained, resumed, refused."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from resume_test import check_that_a_stopped_run_resumes
 from support import REPOSITORY, merged, printed_json, run, run_program, train, write_config
 
 COMPILER = os.environ.get("CXX") or shutil.which("c++")
-pytestmark = [needs_build_folder, pytest.mark.skipif(COMPILER is None, reason="there is no compiler")]
+pytestmark = [needs_build_folder, pytest.mark.skipif(COMPILER is None, reason="no compiler found")]
 CONFIG = {"epochs": 2, "batch_size": 45, "test_batch_size": 100, "checkpoint": {"every_steps": 5},
           "data": {"limit_train": 350, "limit_test": 200}}
 OPTIONS = {"width": 8, "dropout": 0.3, "activation": "gelu", "bias": False}
@@ -18,7 +18,7 @@ OPTIONS = {"width": 8, "dropout": 0.3, "activation": "gelu", "bias": False}
 
 @pytest.fixture(scope="module")
 def example(prefix, tmp_path_factory):
-    """The library that tests/plugin_example makes."""
+    """Builds tests/plugin_example and returns the library."""
     folder = tmp_path_factory.mktemp("example")
     source = shutil.copytree(REPOSITORY / "tests" / "plugin_example", folder / "source")
     run_program("cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}", timeout=600)
@@ -35,7 +35,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, example):
     assert check_that_a_stopped_run_resumes(tmp_path, changes, 2).summary()["precision"] == "bf16"
 
 
-def test_it_learns_and_its_checkpoints_are_evaluated(tmp_path, example):
+def test_it_trains_and_its_checkpoints_can_be_evaluated(tmp_path, example):
     changes = with_plugin(example, learning_rate=0.05, sgd_momentum=0.9, epochs=4)
     folder = train(tmp_path, changes, processes=2)
     assert list(folder.weights()) == ["gain", "conv.weight", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var",
@@ -66,7 +66,7 @@ def test_its_frozen_batch_norm_keeps_its_statistics(tmp_path, example):
     assert not set(norm(1, False).values()) & set(norm(5, False).values())
 
 
-def test_its_initial_weights_are_those_of_the_seed(tmp_path, example):
+def test_its_initial_weights_depend_on_the_seed(tmp_path, example):
     def first_weights(seed, name):
         changes = with_plugin(example, {}, seed=seed, learning_rate=0, max_steps=1)
         return train(tmp_path, changes, output=name).weights()["fc.weight"].tobytes()
@@ -74,7 +74,7 @@ def test_its_initial_weights_are_those_of_the_seed(tmp_path, example):
     assert first_weights(1, "one") == first_weights(1, "again") != first_weights(2, "two")
 
 
-def test_wrong_options_are_named_all_at_once(tmp_path, example):
+def test_all_invalid_options_are_reported_at_once(tmp_path, example):
     wrong = {"width": 0, "dropout": "much", "activation": "tanh", "bias": 1, "colour": 3}
     refused = train(tmp_path, with_plugin(example, wrong), expect=2)
     for line in ('/model/options/width: expected an integer from 1 to 1024, found 0',
@@ -87,7 +87,7 @@ def test_wrong_options_are_named_all_at_once(tmp_path, example):
 
 @pytest.fixture(scope="module")
 def stub(prefix, tmp_path_factory):
-    """Compiles a library that is a plug-in to look at, without LibTorch: `make` is a function's body."""
+    """Returns a function that compiles a stub plug-in without LibTorch. `make`: the body of its factory function."""
     torch_version = re.search(r"LibTorch ([0-9.]+)", next(prefix.glob("lib*/**/mnist_train-config.cmake")).read_text())[1]
 
     def compiled(make="", api=1, torch=torch_version, entry="mnist_train_classifier", before=""):
@@ -105,7 +105,7 @@ def stub(prefix, tmp_path_factory):
     return compiled
 
 
-# Arguments of `stub`, and parts of the message.
+# Name: (arguments of `stub`, parts of the message).
 REFUSED = {
     "another interface": ({"api": 2}, ["version 2 of mnist_train/model.h", "this program needs version 1", "rebuild it"]),
     "another LibTorch": ({"torch": "2.4.1"}, ["LibTorch 2.4.1"]),
@@ -116,7 +116,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_plug_in_that_does_not_fit_is_refused(tmp_path, stub, case):
+def test_an_incompatible_plug_in_is_refused(tmp_path, stub, case):
     how, parts = REFUSED[case]
     library = stub(**how)
     refused = train(tmp_path, with_plugin(library, {}), processes=2, expect=2)
@@ -124,7 +124,7 @@ def test_a_plug_in_that_does_not_fit_is_refused(tmp_path, stub, case):
         assert part in refused.stderr
 
 
-def test_a_file_that_is_no_library_is_refused(tmp_path):
+def test_a_file_that_is_not_a_library_is_refused(tmp_path):
     (tmp_path / "text.so").write_text("int main() {}\n" * 99)
     for name, part in (("missing.so", "No such file"), ("text.so", "invalid ELF header")):
         refused = train(tmp_path, with_plugin(tmp_path / name), output=name + ".run", expect=2)

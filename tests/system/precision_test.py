@@ -1,4 +1,4 @@
-"""bf16 training, compressed gradients, and numbers that overflow."""
+"""Tests bf16 training, compressed gradients, and overflows."""
 
 import re
 
@@ -10,7 +10,7 @@ torch = import_torch()
 from torch_models import MODELS  # noqa: E402  (needs torch)
 
 
-def test_bf16_follows_fp32(tmp_path):
+def test_bf16_training_is_close_to_fp32(tmp_path):
     exact, rounded = (train(tmp_path, {"precision": precision}, processes=3, output=precision) for precision in ("fp32", "bf16"))
     assert rounded.summary()["precision"] == "bf16"
     assert rounded.losses() == pytest.approx(exact.losses(), rel=0.02)
@@ -19,7 +19,7 @@ def test_bf16_follows_fp32(tmp_path):
 
 
 def test_processors_with_fewer_instruction_sets_train_alike(tmp_path):
-    """On this processor, with kernels hidden; one that lacks the set anyway compares equal code."""
+    """Disables instruction sets of this CPU; if it lacks one anyway, both runs use the same code."""
     variables = {"MNIST_TRAIN_TEST_WITHOUT": "avx512"}
     for name, precision, tolerance in (("net", "fp32", 1e-4), ("net", "bf16", 0.02)):
         changes = {"epochs": 1, "max_steps": 10, "log_interval": 1, "model": {"name": name}, "precision": precision}
@@ -31,13 +31,13 @@ def test_processors_with_fewer_instruction_sets_train_alike(tmp_path):
         assert auto.summary()["precision"] == "fp32"
 
 
-def test_compressed_gradients_differ_by_their_rounding_alone(tmp_path):
+def test_compressed_gradients_differ_only_by_rounding(tmp_path):
     exact = train(tmp_path, {"max_steps": 5}, processes=2, output="exact")
     for compression, tolerance, strategy in (("fp16", 2e-3, "flat"), ("bf16", 2e-2, "bucketed")):
         changes = {"max_steps": 5, "gradient_averaging": {"strategy": strategy, "compression": compression}}
         compressed = train(tmp_path, changes, processes=2, output=compression)
         assert 1e-7 < relative_difference(compressed.weights(), exact.weights()) < tolerance
-        # The statistics that travel with the gradients are not rounded.
+        # The statistics that are sent with the gradients are not rounded.
         assert compressed.epochs()[0]["train_loss"] == pytest.approx(exact.epochs()[0]["train_loss"], rel=1e-3)
 
 
@@ -50,7 +50,7 @@ OVERFLOWS = [
 
 
 def overflowing(folder):
-    """Weights and large images with which the loss is finite, but the sum that is the gradient of conv1.weight overflows."""
+    """Returns weights and large images for which the loss is finite, but the gradient of conv1.weight overflows."""
     model = MODELS["net"]()
     with torch.no_grad():
         model.conv1.weight.zero_()

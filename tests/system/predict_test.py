@@ -1,4 +1,4 @@
-"""Predictions for image files: any size, gray or colour, PNG and JPEG, many at once."""
+"""Tests `predict` on image files: any size, grayscale or colour, PNG and JPEG, many at once."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def checkpoint(trained):
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """(files, labels) of the first test images."""
+    """Returns (files, labels) of the first test images."""
     folder = tmp_path_factory.mktemp("digits")
     images, labels = mnist_bytes("t10k", COUNT)
     return [write_png(folder / f"{number}.png", image) for number, image in enumerate(images)], labels
@@ -34,7 +34,7 @@ def predict(checkpoint, *images, **others):
     return printed_rows("predict", "--checkpoint", checkpoint, *images, **others)
 
 
-def test_every_file_gets_a_line_with_its_guess_and_scores(trained, checkpoint, digits):
+def test_every_file_gets_a_line_with_class_and_scores(trained, checkpoint, digits):
     files, labels = digits
     rows = predict(checkpoint, *files)
     assert [row["file"] for row in rows] == [str(file) for file in files]
@@ -48,7 +48,7 @@ def test_every_file_gets_a_line_with_its_guess_and_scores(trained, checkpoint, d
     assert accuracy > 0.8
 
 
-def test_a_person_reads_classes_and_a_program_json(checkpoint, digits):
+def test_output_is_readable_on_a_terminal_and_json_in_a_pipe(checkpoint, digits):
     files = digits[0][:5]
     rows = predict(checkpoint, *files)
     code, text, _ = run_on_terminal("predict", "--checkpoint", checkpoint, *files)
@@ -58,7 +58,7 @@ def test_a_person_reads_classes_and_a_program_json(checkpoint, digits):
     assert json_lines(text) == rows
 
 
-def test_images_that_look_inverted_are_warned_of_and_others_are_not(tmp_path, checkpoint, digits):
+def test_only_images_that_look_inverted_cause_a_warning(tmp_path, checkpoint, digits):
     images, _ = mnist_bytes("t10k", 3)
     assert run("predict", "--checkpoint", checkpoint, *digits[0], expect=0).stderr == ""
     inverted = [write_png(tmp_path / f"inverted-{number}.png", 255 - image) for number, image in enumerate(images)]
@@ -71,7 +71,7 @@ def test_images_that_look_inverted_are_warned_of_and_others_are_not(tmp_path, ch
     assert str(digits[0][0]) not in warning
 
 
-def test_a_file_whose_name_begins_with_a_dash_goes_behind_two(tmp_path, checkpoint, digits):
+def test_a_file_name_with_a_leading_dash_works_after_two_dashes(tmp_path, checkpoint, digits):
     names = ["-dash.png", "-cat.png", "--two.png"]
     for name in names:
         shutil.copy(digits[0][0], tmp_path / name)
@@ -81,7 +81,7 @@ def test_a_file_whose_name_begins_with_a_dash_goes_behind_two(tmp_path, checkpoi
         run("predict", "--checkpoint", checkpoint, name, folder=tmp_path, expect=2)
 
 
-def test_images_go_through_what_test_images_go_through(tmp_path, digits):
+def test_images_get_the_same_preprocessing_as_test_images(tmp_path, digits):
     augment = [{"name": "resize", "size": 20}, {"name": "mixup", "scope": "global"}]
     files, labels = digits
     run_folder = train(tmp_path, {"sgd_momentum": 0.9, "model": {"name": "mlp"}, "data": {
@@ -91,10 +91,10 @@ def test_images_go_through_what_test_images_go_through(tmp_path, digits):
     assert accuracy == pytest.approx(run_folder.summary()["test_accuracy"]) and accuracy > 0.5
     config = run_folder.path / "config.json"
     assert predict(run_folder.path / "model.pt", "--config", config, *files) == rows
-    assert predict(run_folder.path / "model.pt", *files) == rows  # by the config.json beside it
+    assert predict(run_folder.path / "model.pt", *files) == rows  # uses the config.json beside it
 
 
-def test_large_and_coloured_images_are_made_to_fit(tmp_path, checkpoint, digits):
+def test_large_and_coloured_images_are_converted(tmp_path, checkpoint, digits):
     files = digits[0][:40]
     large = [write_png(tmp_path / f"{number}.png", numpy.repeat(image.repeat(7, 0).repeat(5, 1)[..., None], 3, 2))
              for number, image in enumerate(mnist_bytes("t10k", 40)[0])]
@@ -102,7 +102,7 @@ def test_large_and_coloured_images_are_made_to_fit(tmp_path, checkpoint, digits)
     assert sum(same) >= 39
 
 
-def test_files_that_are_no_images_are_named_and_the_others_are_printed(tmp_path, checkpoint, digits):
+def test_invalid_images_are_reported_and_the_others_are_printed(tmp_path, checkpoint, digits):
     good = digits[0][0]
     bad = tmp_path / "bad.png"
     bad.write_text("no image")

@@ -1,4 +1,4 @@
-"""Training and evaluation do not depend on how many processes share the work."""
+"""Training and evaluation do not depend on the number of processes."""
 
 import functools
 
@@ -8,8 +8,8 @@ from support import averaging, merged, printed_json, relative_difference, train,
 TOLERANCE = 1e-4
 STEPS = 20
 
-# Each has 20 steps. Batches are small: rounding now and then changes which of two nearly equal pixels a pooling takes, and so a
-# gradient by more than rounding; more samples make that likelier.
+# 20 steps each. Batches are small: sometimes rounding changes which of two nearly equal pixels max pooling selects, and then a
+# gradient changes by more than rounding; this is more likely with more samples.
 WORKLOADS = {
     "even batches": {"batch_size": 30, "max_steps": STEPS},
     "batches that do not divide": {"batch_size": 4, "max_steps": STEPS},
@@ -22,12 +22,12 @@ CASES = [("even batches", 2, "shared_memory"), ("batches that do not divide", 3,
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The same workload on one process, trained once."""
+    """Returns a function that trains a workload on one process, once."""
     return functools.cache(lambda workload: train(tmp_path_factory.mktemp("alone"), WORKLOADS[workload]))
 
 
 @pytest.mark.parametrize("workload, processes, strategy", CASES)
-def test_weights_are_those_of_one_process(tmp_path, alone, workload, processes, strategy):
+def test_weights_match_those_of_one_process(tmp_path, alone, workload, processes, strategy):
     folder = train(tmp_path, WORKLOADS[workload] | averaging(strategy), processes=processes)
     summary, expected = folder.summary(), alone(workload).summary()
     assert (summary["world_size"], summary["gradient_averaging"], summary["backend"]) == (processes, strategy, "gloo")
@@ -40,7 +40,7 @@ def test_weights_are_those_of_one_process(tmp_path, alone, workload, processes, 
         assert counts[1] == pytest.approx([round(count) for count in counts[1]])
 
 
-def test_the_comparison_sees_another_order_of_samples(tmp_path, alone):
+def test_the_comparison_detects_a_different_sample_order(tmp_path, alone):
     other = train(tmp_path, WORKLOADS["even batches"] | {"seed": 2}).weights()
     assert relative_difference(other, alone("even batches").weights()) > 100 * TOLERANCE
 
@@ -64,13 +64,13 @@ def test_evaluation_counts_each_sample_once(tmp_path, model, samples):
         assert result["test_loss"] == pytest.approx(results[0]["test_loss"], rel=1e-6)
 
 
-def test_a_batch_size_per_process_is_that_times_the_processes(tmp_path):
+def test_batch_size_per_process_is_multiplied_by_the_number_of_processes(tmp_path):
     of_all = train(tmp_path, {"max_steps": 5, "batch_size": 60}, processes=3, output="all")
     each = train(tmp_path, {"max_steps": 5, "batch_size": None, "batch_size_per_process": 20}, processes=3, output="each")
     assert each.digest() == of_all.digest()
 
 
-def test_global_mixup_needs_a_second_process_and_says_so(tmp_path):
+def test_global_mixup_on_one_process_causes_a_warning(tmp_path):
     config = {"max_steps": 10, "data": {"augment": [{"name": "mixup", "weight": 0.5, "scope": "global"}]}}
     plain = train(tmp_path, merged(config, {"data": {"augment": []}}), output="plain")
     alone = train(tmp_path, config, output="alone")

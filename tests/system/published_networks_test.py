@@ -1,5 +1,5 @@
-"""Networks with the names and numbers of published ones: weights saved by the originals load strictly, and give the same
-logits."""
+"""Networks with the parameter names and shapes of published ones: weights saved by the originals load strictly, and give the
+same logits."""
 
 import numpy
 import pytest
@@ -14,7 +14,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def randomized(model):
-    """With running statistics and weights of batch norm that differ by channel, as trained ones do."""
+    """Sets batch norm statistics and weights that differ by channel, as in trained networks."""
     torch.manual_seed(3)
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
@@ -26,7 +26,7 @@ def randomized(model):
 
 
 def pictures(folder, size):
-    """A class folder for each class with a picture of noise each."""
+    """Writes one class folder per class, each with one image of noise."""
     images = numpy.random.default_rng(size).integers(0, 256, (CLASSES, size, size, 3), numpy.uint8)
     return write_class_folders(folder, {f"class-{label}": [image] for label, image in enumerate(images)}), images
 
@@ -53,12 +53,12 @@ def check(tmp_path, name, model, size):
 
 @pytest.mark.parametrize("size", swept([32, 64, 224], [32]))
 @pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50", "mobilenet_v2"])
-def test_logits_are_those_of_torchvision(tmp_path, name, size):
+def test_logits_match_torchvision(tmp_path, name, size):
     check(tmp_path, f"torchvision-{name}", randomized(getattr(models, name)(num_classes=CLASSES)), size)
 
 
 @pytest.mark.parametrize("size", swept([32, 96, 224], [32]))
-def test_logits_are_those_of_efficientnet_lite(tmp_path, size):
+def test_logits_match_efficientnet_lite(tmp_path, size):
     package = pytest.importorskip("efficientnet_lite_pytorch")
     check(tmp_path, "efficientnet-lite0", randomized(package.EfficientNet.from_name(
         "efficientnet-lite0", num_classes=CLASSES, image_size=size)), size)

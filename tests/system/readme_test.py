@@ -1,4 +1,4 @@
-"""Commands in README and Python in configs/README.md, run as they are written there."""
+"""Runs commands from README and Python code from configs/README.md verbatim."""
 
 import json
 import struct
@@ -14,7 +14,7 @@ KINDS = {8: "u1", 12: ">i4"}
 
 
 def pictures(seed):
-    """(images [n,SIDE,SIDE], labels [n]): the label is the bright row."""
+    """Returns (images [n,SIDE,SIDE], labels [n]): the label is the index of the bright row."""
     random = numpy.random.default_rng(seed)
     labels = numpy.arange(COUNT) % SIDE
     images = random.integers(0, 100, (COUNT, SIDE, SIDE), numpy.uint8)
@@ -42,7 +42,7 @@ def read_array(path):
 
 
 @pytest.mark.parametrize("name, write", [("mnist.npz", write_npz), ("train.csv", write_csv)])
-def test_a_recipe_writes_the_same_pictures_and_a_network_learns_them(tmp_path, name, write):
+def test_a_recipe_writes_the_same_images_and_a_network_learns_them(tmp_path, name, write):
     write(tmp_path)
     refused = run("--config", write_config(tmp_path, {"data": own_data("idx", name)}), expect=3)
     assert f"{name}: is " in refused.stderr and "configs/README.md" in refused.stderr
@@ -57,7 +57,7 @@ def test_a_recipe_writes_the_same_pictures_and_a_network_learns_them(tmp_path, n
     assert trained.summary()["test_accuracy"] > 0.9
 
 
-def test_two_commands_train_on_a_folder_of_pictures_and_hold_out_a_fifth(tmp_path):
+def test_two_commands_train_on_an_image_folder_and_hold_out_a_fifth(tmp_path):
     random = numpy.random.default_rng(1)
     write_class_folders(tmp_path / "photos", {label: random.integers(0, 255, (10, 40, 70, 3), numpy.uint8) for label in ("cats", "dogs")})
     lines = block_with("photos.json", "", "README.md").replace("$ ", "").replace("build/bin/mnist-train", BINARY)

@@ -1,4 +1,4 @@
-"""Early stopping, the moving average of the weights, and schedules that depend on the evaluation."""
+"""Tests early stopping, the EMA model, and schedules that depend on the evaluation."""
 
 import math
 
@@ -10,14 +10,14 @@ torch = import_torch()
 from safetensors_file import read_safetensors  # noqa: E402  (needs torch)
 from torch_models import MODELS, training  # noqa: E402
 
-DECAY = 0.6  # the warm-up reaches it in step 13
-# Per model: samples (all of them in every batch), steps, test images, which tensors are compared, and their relative tolerance. Rounding
-# grows through twenty batch norms (see surface_test.py), whose biases are almost nothing but it.
+DECAY = 0.6  # the decay warm-up reaches it at step 13
+# Per model: samples (all in every batch), steps, test images, tensors to compare, and their relative tolerance. Rounding errors
+# grow through twenty batch norms (see surface_test.py), and their biases consist almost only of rounding.
 AVERAGED = {"net": (100, 20, 200, "", 1e-3), "resnet18": (32, 2, 20, "running_", 5e-3)}
 
 
 def averaged_by_pytorch(name, path):
-    """The weights and their average by TensorFlow's rule, after training from the file's weights."""
+    """Trains from the weights of a file; returns the weights and their EMA by TensorFlow's rule."""
     samples, steps, *_ = AVERAGED[name]
     images, labels = map(torch.from_numpy, read_mnist("train", samples))
     model, average = MODELS[name](), MODELS[name]()
@@ -36,7 +36,7 @@ def averaged_by_pytorch(name, path):
 @pytest.mark.parametrize("name, processes, strategy", swept(
     [("resnet18", 1, "auto"), ("net", 2, "shared_memory"), ("net", 3, "bucketed")],
     [("net", 2, "shared_memory"), ("net", 3, "bucketed")]))
-def test_the_average_of_the_weights_is_that_of_tensorflow(tmp_path, name, processes, strategy):
+def test_the_ema_model_matches_tensorflows_rule(tmp_path, name, processes, strategy):
     samples, steps, test_images, compared, tolerance = AVERAGED[name]
     path = tmp_path / "initial.pt"
     torch.manual_seed(7)
@@ -59,7 +59,7 @@ def test_the_average_of_the_weights_is_that_of_tensorflow(tmp_path, name, proces
     assert folder.epochs()[-1]["test_loss"] == pytest.approx(loss, rel=1e-4)
 
 
-def test_the_average_of_a_short_run_follows_its_weights_and_is_named(tmp_path):
+def test_the_ema_model_of_a_short_run_is_close_to_its_weights_and_is_reported(tmp_path):
     folder = train(tmp_path, {"epochs": 3, "ema": {"decay": 0.9999}})
     *_, last = folder.epochs()
     assert last["test_accuracy"] > last["train_accuracy"] - 0.1 > 0.6
@@ -67,7 +67,7 @@ def test_the_average_of_a_short_run_follows_its_weights_and_is_named(tmp_path):
     assert "The EMA model (decay 0.9999) is evaluated and saved, not the trained weights" in (folder.path / "report.html").read_text()
 
 
-def test_every_command_takes_the_average_from_a_checkpoint(tmp_path):
+def test_every_command_uses_the_ema_model_of_a_checkpoint(tmp_path):
     folder = train(tmp_path, {"epochs": 1, "ema": {"decay": 0.9}}, processes=2)
     checkpoint = folder.checkpoints()[-1]
     evaluated = printed_json("evaluate", "--checkpoint", checkpoint, "--nproc-per-node", 1)
@@ -81,7 +81,7 @@ def test_every_command_takes_the_average_from_a_checkpoint(tmp_path):
         assert not torch.equal(trained["model." + name], tensor), name
 
 
-def test_plateau_is_that_of_pytorch(tmp_path):
+def test_plateau_matches_pytorch(tmp_path):
     changes = {"epochs": 8, "learning_rate": 0.5,
                "schedule": {"name": "plateau", "factor": 0.5, "patience": 0, "min_learning_rate": 0.03},
                "data": {"validation": 0.1, "limit_train": 1280, "limit_test": 100}}
@@ -106,7 +106,7 @@ def epochs_until_stopped(accuracies, patience, min_delta):
     return None
 
 
-def test_a_run_that_no_longer_improves_ends_and_says_why(tmp_path):
+def test_a_run_that_stops_improving_ends_and_reports_why(tmp_path):
     changes = {"epochs": 40, "early_stopping": {"patience": 2, "min_delta": 0.01},
                "data": {"limit_train": 1280, "validation": 0.2}}
     folder = train(tmp_path, changes, processes=2)
@@ -129,7 +129,7 @@ def test_a_run_ends_with_the_first_epoch_that_reaches_stop_at_accuracy_on_the_va
     assert reached == 4 or folder.summary()["ended_by"] == "stop_at_accuracy"
 
 
-def test_a_run_does_not_begin_to_average_in_the_middle(tmp_path):
+def test_ema_cannot_be_enabled_on_resume(tmp_path):
     train(tmp_path, {"max_steps": 2})
     refused = train(tmp_path, {"max_steps": 4, "ema": {}}, "--resume", "auto", expect=5).stderr
     assert "missing: ema.conv1.weight" in refused and "model.weights" in refused

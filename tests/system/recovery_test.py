@@ -1,4 +1,4 @@
-"""After a lost process all restart within a moment from a snapshot in memory, and end with the same bits."""
+"""After a lost process all processes restart quickly from a snapshot in memory, and end with the same bits."""
 
 import os
 import random
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from support import assert_gone, averaging, environment_of, merged, send, start, swept, title_of, train, wait_until
 
-STEPS = 200  # five epochs of 40
-# Only one checkpoint, at the end: without snapshots in memory all steps would be repeated.
+STEPS = 200  # five epochs of 40 steps
+# Only one checkpoint, at the end: without snapshots in memory, all steps would be repeated.
 CONFIG = {"epochs": 5, "batch_size": 64, "data": {"limit_train": 2560, "limit_test": 500},
           "checkpoint": {"every_epochs": 5, "keep_best": False}, "launch": {"max_restarts": 20}}
-ROOMY_S = 5  # a tenth of a second on an idle machine
+ROOMY_S = 5  # generous: a tenth of a second on an idle machine
 
 
 def parent(pid):
@@ -25,7 +25,7 @@ def resumed_steps(process):
     return [int(step) for step in re.findall(r"resuming from memory: epoch \d+, step (\d+)", process.stderr)]
 
 
-def test_ranks_are_children_of_the_launcher_that_say_who_they_are(tmp_path):
+def test_ranks_are_children_of_the_launcher_with_descriptive_titles(tmp_path):
     with start(tmp_path, CONFIG | {"epochs": 1000}, processes=3) as process:
         process.wait_for_step(2)
         ranks = process.wait_for_ranks(3)
@@ -47,7 +47,7 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.clock
 @pytest.mark.parametrize("processes, strategy", swept([(2, "flat"), (3, "bucketed"), (3, "shared_memory")],
                                                           [(3, "shared_memory")]))
-def test_a_run_that_loses_ranks_again_and_again_resumes_from_memory_to_the_same_bits(tmp_path, processes, strategy):
+def test_a_run_that_loses_ranks_repeatedly_resumes_from_memory_to_the_same_bits(tmp_path, processes, strategy):
     config = CONFIG | averaging(strategy)
     expected = train(tmp_path, config, processes=processes, output="undisturbed")
     draw = random.Random(processes)
@@ -76,7 +76,7 @@ def test_a_run_that_loses_ranks_again_and_again_resumes_from_memory_to_the_same_
     assert folder.read_json("accuracies.json") == expected.read_json("accuracies.json")
 
 
-def test_a_run_outlives_its_fork_server_and_makes_another_when_it_needs_one(tmp_path, undisturbed):
+def test_a_run_survives_its_fork_server_and_starts_another_when_needed(tmp_path, undisturbed):
     with start(tmp_path, CONFIG, processes=2) as process:
         process.wait_for_step(10)
         first = process.fork_server()
@@ -90,19 +90,19 @@ def test_a_run_outlives_its_fork_server_and_makes_another_when_it_needs_one(tmp_
     assert process.run_folder.digest() == undisturbed.digest()
 
 
-def test_a_server_killed_before_it_has_made_ranks_is_replaced(tmp_path, undisturbed):
+def test_a_fork_server_killed_before_it_forks_ranks_is_replaced(tmp_path, undisturbed):
     with start(tmp_path, CONFIG, processes=2) as process:
         wait_until(process.fork_server, "the server", interval=0)
         assert not process.ranks()
         send(process.fork_server(), signal.SIGKILL)
         assert process.wait() == 0, process.stderr
-        assert "restarting" not in process.stderr or "could not be started" in process.stderr  # it had been asked for ranks by then
+        assert "restarting" not in process.stderr or "could not be started" in process.stderr  # the launcher had already requested ranks
         assert "restart 2 of 20" not in process.stderr
     assert process.run_folder.digest() == undisturbed.digest()
 
 
-def test_a_checkpoint_that_was_being_written_is_written_by_the_next_attempt(tmp_path):
-    """The rank dies in the first write of it, again and again."""
+def test_the_next_attempt_writes_a_checkpoint_that_was_interrupted(tmp_path):
+    """Each time, the rank dies in the first write of the checkpoint."""
     config = merged(CONFIG, {"checkpoint": {"every_steps": 10, "keep": 100, "every_epochs": 1, "keep_best": True}})
     (tmp_path / "undisturbed").mkdir()
     expected = train(tmp_path / "undisturbed", config, processes=2)
@@ -124,7 +124,7 @@ def test_a_checkpoint_that_was_being_written_is_written_by_the_next_attempt(tmp_
     assert process.run_folder.digest() == expected.digest()
 
 
-def test_without_restarts_there_is_no_memory_for_them(tmp_path):
+def test_without_restarts_no_snapshots_are_kept(tmp_path):
     with start(tmp_path, CONFIG | {"epochs": 1000, "launch": {"max_restarts": 0}}, processes=2) as process:
         process.wait_for_step(5)
         held = [os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").glob("*")]

@@ -1,4 +1,4 @@
-"""Refused starts: the messages, the processes that print them, and no files left."""
+"""Tests refused starts: messages, the processes that print them, and that no files are left."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from support import BINARY, MNIST, Process, at_once, free_port, own_data, rank_v
 
 
 @pytest.mark.parametrize("launcher", ["own", "another"])
-def test_a_mistake_of_the_user_names_no_process_and_leaves_no_folder(tmp_path, launcher):
+def test_a_user_error_is_reported_without_rank_and_leaves_no_folder(tmp_path, launcher):
     config = write_config(tmp_path, {"data": own_data("idx", "/nowhere")})
     before = sorted(tmp_path.iterdir())
     refused = run("--config", config, folder=tmp_path, variables=rank_variables() if launcher == "another" else None, expect=3)
@@ -21,7 +21,7 @@ def test_a_mistake_of_the_user_names_no_process_and_leaves_no_folder(tmp_path, l
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_missing_data_set_comes_with_the_command_that_downloads_it(tmp_path):
+def test_a_missing_data_set_is_reported_with_the_command_that_downloads_it(tmp_path):
     (tmp_path / "empty").mkdir()
     config = write_config(tmp_path, {"data": {"dataset": "fashion-mnist"}})
     variables = {"MNIST_TRAIN_DATA": tmp_path / "empty", "XDG_CACHE_HOME": tmp_path / "empty"}
@@ -32,13 +32,13 @@ def test_a_missing_data_set_comes_with_the_command_that_downloads_it(tmp_path):
 
 @pytest.mark.parametrize("config, made", [("dali_mlp", "--to lmdb:{}/data/mnist-lmdb`"),
                                           ("mixup_image_folder", "put folders of pictures (.jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm) there")])
-def test_a_shipped_config_without_its_data_says_what_makes_them(tmp_path, config, made):
+def test_a_shipped_config_without_its_data_reports_how_to_get_them(tmp_path, config, made):
     refused = run("--config", config, "--set", "device=cpu", folder=tmp_path, expect=3)
     first = refused.stderr.splitlines()[0]
     assert "no such file or folder (data.train)" in first and made.format(tmp_path) in first, first
 
 
-def test_an_unusable_file_of_the_user_is_reported_with_its_place_in_the_config(tmp_path):
+def test_an_unusable_file_is_reported_with_its_position_in_the_config(tmp_path):
     (tmp_path / "model.ts").write_text("junk")
     config = tmp_path / "config.json"
     for launcher in (None, rank_variables()):
@@ -51,7 +51,7 @@ def test_an_unusable_file_of_the_user_is_reported_with_its_place_in_the_config(t
 LINEAR = ["flatten", {"name": "linear", "out_features": 10}]
 
 
-REVEALED = [  # changes of the config, the text at the place that is reported, and its key
+REVEALED = [  # config changes, text at the reported position, key
     ({"data": {"augment": [{"name": "random_crop", "size": 40}]}}, '{"name": "random_crop"', "/data/augment/0"),
     ({"data": own_data("idx", MNIST, augment=[{"name": "random_crop", "size": 40}]), "model": {"layers": LINEAR}},
      '{"name": "random_crop"', "/data/augment/0"),
@@ -61,7 +61,7 @@ REVEALED = [  # changes of the config, the text at the place that is reported, a
 
 
 @pytest.mark.parametrize("launcher, changes, place, key", [("another", *REVEALED[1]), *(("own", *case) for case in REVEALED)])
-def test_a_mistake_that_data_or_processes_reveal_is_reported_with_its_place_in_the_config(tmp_path, launcher, changes, place, key):
+def test_an_error_found_after_the_start_is_reported_with_its_position_in_the_config(tmp_path, launcher, changes, place, key):
     config = write_config(tmp_path, changes)
     column = config.read_text().index(place) + 1
     flags = ["--nproc-per-node", 1] if launcher == "own" else []
@@ -76,7 +76,7 @@ def test_a_mistake_that_data_or_processes_reveal_is_reported_with_its_place_in_t
 
 @pytest.mark.parametrize("data_format", ["idx", "lmdb"])
 @pytest.mark.parametrize("name, kind", [("mnist.npz", "a NumPy archive (.npz)"), ("train.csv", "a text table (CSV)")])
-def test_data_of_another_kind_are_named_with_what_to_do(tmp_path, data_format, name, kind):
+def test_data_in_another_format_are_refused_with_a_remedy(tmp_path, data_format, name, kind):
     folder = tmp_path / "set"
     folder.mkdir()
     if kind.startswith("a NumPy"):
@@ -112,7 +112,7 @@ def test_json_of_300_000_keys_is_refused_or_read_within_seconds(tmp_path):
         run(*command, folder=tmp_path, timeout=20, expect=code)  # comparing each key with all others takes minutes
 
 
-def test_other_ranks_learn_at_once_that_rank_0_refuses_the_folder(tmp_path):
+def test_all_ranks_exit_at_once_if_rank_0_refuses_the_folder(tmp_path):
     occupied = train(tmp_path, {"max_steps": 1}).path
     config = write_config(tmp_path, {"max_steps": 1, "launch": {"rendezvous_timeout_s": 50}})
     port = free_port()
@@ -126,7 +126,7 @@ def test_other_ranks_learn_at_once_that_rank_0_refuses_the_folder(tmp_path):
         assert "rank 0 cannot start the run" in ranks[1].stderr
 
 
-def test_a_result_that_cannot_be_printed_is_a_failure(tmp_path):
+def test_a_result_that_cannot_be_written_is_an_error(tmp_path):
     train(tmp_path, {"max_steps": 1})
     for arguments in (("evaluate", "--checkpoint", "run/checkpoints/step-00000001.safetensors"), ("--config", "run.json", "--dry-run")):
         done = run(*arguments, folder=tmp_path, before=["sh", "-c", 'exec "$0" "$@" >&-'], expect=1)
@@ -134,7 +134,7 @@ def test_a_result_that_cannot_be_printed_is_a_failure(tmp_path):
 
 
 @pytest.mark.parametrize("number, code", swept([(signal.SIGINT, 130), (signal.SIGTERM, 143)], [(signal.SIGTERM, 143)]))
-def test_a_conversion_that_is_stopped_says_so_and_leaves_nothing(tmp_path, number, code):
+def test_a_stopped_conversion_prints_a_message_and_leaves_no_files(tmp_path, number, code):
     (tmp_path / "to").mkdir()
     with Process([BINARY, "convert", "--from", f"idx:{MNIST}", "--to", f"image-folder:{tmp_path / 'to/k1'}"],
                  tmp_path) as process:
@@ -144,21 +144,21 @@ def test_a_conversion_that_is_stopped_says_so_and_leaves_nothing(tmp_path, numbe
     assert not list((tmp_path / "to").iterdir())
 
 
-def test_a_diagnosis_that_is_stopped_finds_no_problem(tmp_path):
+def test_a_stopped_doctor_reports_no_problem(tmp_path):
     with Process([BINARY, "doctor"], tmp_path) as process:
         process.wait_for_ranks(2)
         process.stop(signal.SIGINT, 130)
         assert "problem" not in process.stdout and "stopped by SIGINT" in process.stderr
 
 
-def test_a_network_that_is_too_big_for_any_images_says_so(tmp_path):
+def test_a_network_that_is_too_large_is_refused(tmp_path):
     config = write_config(tmp_path, {"model": {"name": "mlp", "hidden": [1048576] * 3}})
     refused = run("--config", config, "--dry-run", folder=tmp_path, expect=2)
     assert 'model "mlp" for images of 28x28: ' in refused.stderr, refused.stderr
 
 
 @pytest.mark.parametrize("address, why", [("127.0.0.1", ""), ("nowhere.invalid", "the host name does not resolve")])
-def test_a_store_that_nobody_serves_is_named_without_stack_frames(tmp_path, address, why):
+def test_an_unreachable_store_is_reported_without_stack_frames(tmp_path, address, why):
     config = write_config(tmp_path, {"launch": {"rendezvous_timeout_s": 3}})
     launcher = rank_variables() | {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": address}
     refused = run("--config", config, "--output", tmp_path / "run", folder=tmp_path, variables=launcher, expect=4)
@@ -167,7 +167,7 @@ def test_a_store_that_nobody_serves_is_named_without_stack_frames(tmp_path, addr
     assert len(refused.stderr.splitlines()) < 4, refused.stderr
 
 
-def test_a_network_interface_that_is_not_there_is_named_before_a_start(tmp_path):
+def test_a_missing_network_interface_is_reported_before_the_start(tmp_path):
     config = write_config(tmp_path)
     refused = run("--config", config, "--output", tmp_path / "run", variables={"GLOO_SOCKET_IFNAME": "lo,eth99"}, expect=2)
     assert "GLOO_SOCKET_IFNAME=eth99" in refused.stderr, refused.stderr

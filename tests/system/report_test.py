@@ -1,4 +1,4 @@
-"""Reports of a run: predictions, the split of its time, its lineage, the page."""
+"""Tests the reports of a run: predictions, time breakdown, lineage, report page."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ IDS = [*range(0, 20), *range(200, 220), *range(400, 420)]
 
 
 class Page(HTMLParser):
-    """A page taken apart; everything that is opened must be closed."""
+    """Parses a page; asserts that every tag is closed."""
 
     VOID = {"meta", "img", "link", "br", "input"}
 
@@ -52,12 +52,12 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The same run by one and by three processes."""
+    """Returns the same run on one and on three processes."""
     folder = tmp_path_factory.mktemp("finished")
     return {count: train(folder, SHOWN, processes=count, output=f"run{count}") for count in (1, 3)}
 
 
-def test_predictions_are_those_of_the_first_batches_whoever_evaluated_them(finished):
+def test_predictions_cover_the_first_batches_with_any_number_of_processes(finished):
     images, labels = mnist_bytes("t10k")
     rows = {count: folder.rows("predictions.jsonl") for count, folder in finished.items()}
     for of_run in rows.values():
@@ -76,14 +76,14 @@ def test_predictions_are_those_of_the_first_batches_whoever_evaluated_them(finis
                                                                        rel=1e-2, abs=1e-4)
 
 
-def test_mistakes_are_drawn_from_the_whole_test_set_whoever_evaluated_it(finished):
+def test_misclassified_images_come_from_the_whole_test_set_with_any_number_of_processes(finished):
     images, labels = mnist_bytes("t10k")
     for folder in finished.values():
         rows = folder.rows("mistakes.jsonl")
         (epoch,) = folder.epochs()
         confusion = numpy.array(epoch["confusion"])
         assert len(rows) == len({row["id"] for row in rows}) == min(240, confusion.sum() - confusion.trace())
-        # Beyond the samples whose predictions are stored one by one, and of every kind of mistake.
+        # Also beyond the samples with stored predictions, and of every kind of confusion.
         assert not {row["id"] for row in rows} <= set(IDS)
         numpy.fill_diagonal(confusion, 0)
         assert {(row["truth"], row["guess"]) for row in rows} == {tuple(kind) for kind in numpy.argwhere(confusion)}
@@ -96,7 +96,7 @@ def test_mistakes_are_drawn_from_the_whole_test_set_whoever_evaluated_it(finishe
         assert (read_data_uri(rows[-1]["image"])[:, :, 0] == images[rows[-1]["id"]]).all()
 
 
-def test_an_epoch_tells_where_its_time_went_and_what_was_taken_for_what(finished):
+def test_an_epoch_record_has_a_time_breakdown_and_a_confusion_matrix(finished):
     for count, folder in finished.items():
         (epoch,) = folder.epochs()
         confusion = numpy.array(epoch["confusion"])
@@ -111,7 +111,7 @@ def test_an_epoch_tells_where_its_time_went_and_what_was_taken_for_what(finished
         assert seconds["evaluation"] == pytest.approx(epoch["test_seconds"])
 
 
-def test_the_page_is_whole_and_loads_nothing(finished):
+def test_the_page_is_self_contained(finished):
     page = Page(finished[3].path / "report.html")
     accuracy = finished[3].summary()["test_accuracy"]
     assert f"Test accuracy{100 * accuracy:.2f} %" in page.words.replace("</dt>", "")
@@ -128,7 +128,7 @@ def test_the_page_is_whole_and_loads_nothing(finished):
     assert "http-equiv=\"refresh\"" not in (finished[3].path / "report.html").read_text()
 
 
-def test_the_report_command_makes_the_same_page_and_compares_runs(finished, tmp_path):
+def test_the_report_command_writes_the_same_page_and_compares_runs(finished, tmp_path):
     result = run("report", finished[1].path, "--output", tmp_path / "page.html")
     assert (result.returncode, result.stderr) == (0, "")
     assert json.loads(result.stdout) == {"output": str(tmp_path / "page.html"), "runs": 1}
@@ -140,9 +140,9 @@ def test_the_report_command_makes_the_same_page_and_compares_runs(finished, tmp_
     assert "2 runs" in both.words and "(ran) world_size13" in both.words.replace(" 1", "1").replace(" 3", "3")
 
 
-def test_the_report_command_skips_folders_without_a_run_and_says_so(finished, tmp_path):
+def test_the_report_command_skips_folders_without_a_run_with_a_warning(finished, tmp_path):
     nothing, empty = tmp_path / "nothing", tmp_path / "empty"
-    nothing.symlink_to("removed")  # like `latest` after its run was removed
+    nothing.symlink_to("removed")  # like `latest` after its run is deleted
     empty.mkdir()
     folders = [nothing, finished[1].path, empty, finished[3].path]
     code, text, stderr = run_on_terminal("report", *folders, "--output", tmp_path / "page.html")
@@ -156,7 +156,7 @@ def test_the_report_command_skips_folders_without_a_run_and_says_so(finished, tm
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_folder_without_a_run_has_no_page(tmp_path):
+def test_a_folder_without_a_run_is_refused(tmp_path):
     result = run("report", tmp_path / "mistyped", "--output", tmp_path / "page.html", expect=2)
     assert result.stderr == f"mnist-train report: {tmp_path}/mistyped: no such folder; expected run folders\n"
     (tmp_path / "metrics.jsonl").write_text("no JSON\n")
@@ -173,7 +173,7 @@ def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
         wait_until(lambda: len(process.run_folder.epochs()) > 0 and page.exists(), "the first epoch")
         assert "running: this page refreshes itself" in Page(page).words
         assert "http-equiv=\"refresh\"" in page.read_text()
-        # From outside it is seen to run, too.
+        # The report command also detects that it is running.
         assert "running" in run("report", process.run_folder.path, "--output", "-").stdout
         process.send(signal.SIGTERM)
         assert process.wait() == 143
@@ -189,7 +189,7 @@ def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
     assert [start["data"]["train"] for start in starts] == [5120, 5120] and "class_names" not in starts[0]["data"]
 
 
-def test_a_page_that_cannot_be_written_ends_no_run_but_lost_predictions_do(tmp_path):
+def test_an_unwritable_page_does_not_end_a_run_but_lost_predictions_do(tmp_path):
     (tmp_path / "first" / "report.html").mkdir(parents=True)
     folder = train(tmp_path, SHOWN | {"epochs": 2}, output="first")
     assert folder.stderr.count("the run continues without its page") == 1
@@ -200,7 +200,7 @@ def test_a_page_that_cannot_be_written_ends_no_run_but_lost_predictions_do(tmp_p
     assert "predictions.jsonl" in broken.stderr
 
 
-def test_reports_that_are_off_are_not_written(tmp_path):
+def test_disabled_reports_are_not_written(tmp_path):
     folder = train(tmp_path, {"epochs": 1, "data": {"limit_train": 256},
                               "report": {"html": False, "tensorboard": False, "predictions": {"batches": 0}}})
     left = {path.name.split(".out.")[0] for path in folder.path.iterdir()}

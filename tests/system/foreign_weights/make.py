@@ -1,6 +1,6 @@
-"""Writes the files beside it, as training scripts and libraries save weights. For torch, torchvision's reference scripts, and
-everything in `objects`, the Python of the tests is enough; *.ckpt was written by lightning 2.6.6, timm.pth.tar by timm 1.0.31
-and *.safetensors by safetensors 0.8.0 (PyTorch 2.11.0), which `make.py` needs beside it.
+"""Writes the weights files in this folder, like those of training scripts and libraries. The Python of the tests suffices for
+those of torch and of torchvision's reference scripts, and for `objects`; lightning 2.6.6 writes *.ckpt, timm 1.0.31
+timm.pth.tar and safetensors 0.8.0 *.safetensors (all with PyTorch 2.11.0), so they must be installed, too.
 
 usage: make.py FOLDER
 """
@@ -21,7 +21,7 @@ EXTRAS = ("lightning", "timm", "safetensors")
 
 
 class Tiny(torch.nn.Module):
-    """The network that all of the files are for."""
+    """The network of all files."""
 
     def __init__(self, classes=10):
         super().__init__()
@@ -38,7 +38,7 @@ LAYERS = [{"name": "conv2d", "out_channels": 3, "kernel_size": 3, "as": "conv1"}
 
 
 def tiny():
-    """The weights of all files: no two numbers are alike. The optimizer has taken a step, by gradients of 0."""
+    """Returns model and optimizer. All weights are distinct; the optimizer has taken one step with gradients of 0."""
     model = Tiny()
     with torch.no_grad():
         for number, (name, tensor) in enumerate(model.state_dict().items(), 1):
@@ -59,7 +59,7 @@ class Mode(enum.Enum):
 
 
 class Meter:
-    """A class of the script, which no reader of its checkpoints has."""
+    """A class of the training script that readers of its checkpoints lack."""
 
     def __init__(self):
         self.history = [0.5, {"epoch": 1}]
@@ -67,11 +67,11 @@ class Meter:
 
 
 class Scaled(torch.Tensor):
-    """A subclass of tensors, as libraries define them."""
+    """A tensor subclass, as libraries define them."""
 
 
 def objects():
-    """What scripts keep beside the weights."""
+    """Returns objects that scripts save along with the weights."""
     return {
         "args": argparse.Namespace(lr=0.1, data=pathlib.Path("/data"), resume=None, layers=[2, 2]),
         "best_acc1": numpy.float64(0.75), "epoch": numpy.int64(7), "history": numpy.arange(4.0),
@@ -86,7 +86,7 @@ def objects():
 
 
 def reference_script(model, optimizer):
-    """As references/classification/train.py of torchvision does."""
+    """Returns a checkpoint like that of torchvision's references/classification/train.py."""
     schedulers = [torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=2),
                   torch.optim.lr_scheduler.MultiStepLR(optimizer, [30, 60, 60])]
     scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, schedulers, milestones=[2])
@@ -138,7 +138,7 @@ def by_lightning(folder):
             return [optimizer], [torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2])]
 
     module = Module()
-    module.model.bn1.momentum = 0  # so that the step keeps all weights
+    module.model.bn1.momentum = 0  # so that the step changes no weights
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2, 1, 12, 12)))
     trainer = lightning.Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=True,
                                 enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder / "lightning")
