@@ -96,7 +96,7 @@ def test_a_fork_server_killed_before_it_forks_ranks_is_replaced(tmp_path, undist
         assert not process.ranks()
         send(process.fork_server(), signal.SIGKILL)
         assert process.wait() == 0, process.stderr
-        assert "restarting" not in process.stderr or "could not be started" in process.stderr  # the launcher had already requested ranks
+        assert "restarting" not in process.stderr or "could not be started" in process.stderr  # it had already been asked for ranks
         assert "restart 2 of 20" not in process.stderr
     assert process.run_folder.digest() == undisturbed.digest()
 

@@ -1,4 +1,4 @@
-"""Disks, descriptors, readers and clocks that fail: a clear message, and no saved work is lost."""
+"""Tests full disks, exhausted limits, closed pipes and clock jumps: messages are clear and no saved work is lost."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ import pytest
 from support import (BINARY, LONG_S, Process, RunFolder, environment, run, send, start, swept, train, train_command,
                      wait_until, workers, write_config)
 
-# One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
+# One epoch of 20 steps; a checkpoint of `net` is 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
           "checkpoint": {"every_steps": 5}}
 
@@ -26,7 +26,7 @@ def undisturbed(tmp_path_factory):
 
 @contextlib.contextmanager
 def cgroup(controller, limit):
-    """The folder of a new cgroup with a limit: "memory" in bytes, or the number of "pids"."""
+    """Creates a cgroup with a limit ("memory": bytes, "pids": number of processes and threads) and yields its folder."""
     old, new = Path("/sys/fs/cgroup", controller), Path("/sys/fs/cgroup")
     parent, name = (old, {"memory": "memory.limit_in_bytes"}) if old.is_dir() else (new, {"memory": "memory.max"})
     folder = parent / f"mnist-train-test-{os.getpid()}"
@@ -36,7 +36,7 @@ def cgroup(controller, limit):
         folder.mkdir()
         (folder / name.get(controller, f"{controller}.max")).write_text(str(limit))
     except OSError as error:
-        pytest.skip(f"cgroups cannot be made here: {error}")
+        pytest.skip(f"cannot create cgroups: {error}")
     try:
         yield folder
     finally:
@@ -45,7 +45,7 @@ def cgroup(controller, limit):
 
 
 def inside(folder):
-    """A command that enters a cgroup and executes the command that follows."""
+    """Returns a wrapper command that enters a cgroup and execs the command after it."""
     return ["bash", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "bash"]
 
 
@@ -54,12 +54,12 @@ def can_mount():
 
 
 def run_within(before, tmp_path, changes, timeout=60, **others):
-    """Two processes that are started by the command `before`, and that are not to hang."""
+    """Runs a training on two processes with the wrapper command `before`; fails if it hangs."""
     config = write_config(tmp_path, changes)
     return run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, before=before, timeout=timeout, **others)
 
 
-needs_mounts = pytest.mark.skipif(not can_mount(), reason="mounting a file system of its own takes root")
+needs_mounts = pytest.mark.skipif(not can_mount(), reason="mounting a file system requires root")
 
 
 def with_file_system(options, script, *arguments):
@@ -70,7 +70,7 @@ def with_file_system(options, script, *arguments):
 
 
 @needs_mounts
-def test_a_full_disk_ends_with_5_and_the_run_resumes_from_what_was_saved_to_the_same_bits(tmp_path, undisturbed):
+def test_a_full_disk_exits_5_and_the_run_resumes_to_the_same_bits(tmp_path, undisturbed):
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
     command = '"$2" --config "$3" --output "$FOLDER/run" --nproc-per-node 2'
@@ -97,7 +97,7 @@ def test_a_read_only_output_is_refused_before_training(tmp_path):
     assert time.monotonic() - begin < 5
 
 
-def test_few_descriptors_are_made_more_or_the_limit_is_named(tmp_path):
+def test_the_limit_on_open_files_is_raised_or_reported(tmp_path):
     changes = CONFIG | {"max_steps": 2}
     as_user = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-all"] if os.geteuid() == 0 else []
     refused = run_within([*as_user, "prlimit", "--nofile=32:32", "--"], tmp_path, changes, expect=1)
@@ -106,7 +106,7 @@ def test_few_descriptors_are_made_more_or_the_limit_is_named(tmp_path):
     run_within(["prlimit", "--nofile=32:4096"], tmp_path, changes, expect=0)
 
 
-def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
+def test_out_of_memory_is_reported_with_the_settings_to_lower(tmp_path):
     changes = {"batch_size": 60000, "model": {"name": "resnet18"}, "data": {"limit_train": 60000}}
     done = run_within(["prlimit", "--as=4000000000"], tmp_path, changes, timeout=20, expect=1)
     assert "in step 1 (epoch 1): out of memory: lower batch_size" in done.stderr, done.stderr
@@ -116,14 +116,14 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
 
 
 @pytest.mark.parametrize("mebibytes", [70, 80])
-def test_a_limit_on_memory_that_no_rank_can_start_within_is_named_at_once(tmp_path, mebibytes):
+def test_a_memory_limit_too_low_to_start_is_reported_at_once(tmp_path, mebibytes):
     with cgroup("memory", mebibytes << 20) as folder:
         done = run_within(inside(folder), tmp_path, {"launch": {"max_restarts": 2}}, expect=1)
     assert f"out of memory: processes used up the {mebibytes} MiB that memory." in done.stderr
     assert "the number of processes, or raise the limit" in done.stderr and "restarting" not in done.stderr
 
 
-# Takes 4 MiB for each line that it reads, and is the last to be killed for it.
+# Allocates 4 MiB per line of input; the OOM killer never selects it.
 HOG = """import sys
 open("/proc/self/oom_score_adj", "w").write("-1000")
 kept = []
@@ -133,7 +133,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_run_killed_by_a_limit_on_memory_restarts_once_after_progress_but_not_twice(tmp_path):
+def test_a_run_killed_by_a_memory_limit_restarts_only_once_after_progress(tmp_path):
     config = write_config(tmp_path, {"epochs": 1000, "launch": {"max_restarts": 5}})
     with cgroup("memory", 300 << 20) as folder:
         with subprocess.Popen([*inside(folder), sys.executable, "-c", HOG], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hog, \
@@ -154,7 +154,7 @@ THREAD_LIMIT = "Resource temporarily unavailable: a limit on processes and threa
 
 
 @pytest.mark.parametrize("most", swept([3, 4, 6, 8, 10, 14, 17, 24], [3, 6, 10, 17]))
-def test_a_limit_on_processes_and_threads_is_named_wherever_it_strikes(tmp_path, most):
+def test_a_limit_on_processes_and_threads_is_reported_wherever_it_is_hit(tmp_path, most):
     changes = {"max_steps": 3, "launch": {"threads_per_process": 4, "hang_timeout_s": 30}}
     with cgroup("pids", most) as folder:
         done = run_within(inside(folder), tmp_path, changes, timeout=25)
@@ -164,26 +164,26 @@ def test_a_limit_on_processes_and_threads_is_named_wherever_it_strikes(tmp_path,
     assert THREAD_LIMIT in done.stderr and "launch.threads_per_process" in done.stderr
 
 
-def test_a_checkpoint_is_saved_without_a_thread_if_there_is_none(tmp_path):
+def test_a_checkpoint_is_saved_even_if_no_thread_can_be_created(tmp_path):
     config = write_config(tmp_path, {"epochs": 1000})
     with cgroup("pids", 200) as folder:
         command = [*inside(folder), *train_command(config, tmp_path / "run", 2)]
         with Process(command, tmp_path, tmp_path / "run") as process:
             process.wait_for_step(5)
-            (folder / "pids.max").write_text("1")  # which ends nobody
+            (folder / "pids.max").write_text("1")  # does not kill existing processes
             process.stop(signal.SIGTERM, 143)
     assert THREAD_LIMIT in process.stderr
     assert "training waits while the checkpoint is saved" in process.stderr
     assert process.run_folder.checkpoints()
 
 
-def test_a_limit_on_a_users_processes_is_named(tmp_path):
+def test_a_limit_on_a_users_processes_is_reported(tmp_path):
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", f"HOME={tmp_path}"]
     with tempfile.TemporaryDirectory() as folder:  # other users cannot enter tmp_path
         os.chmod(folder, 0o777)
         reaches = subprocess.run([*nobody, BINARY, "--version"], capture_output=True, check=False, cwd="/")
         if reaches.returncode != 0:
-            pytest.skip("only root becomes another user, which must be able to start the program")
+            pytest.skip("requires root, and a program that another user can execute")
         limited = [*nobody, "prlimit", "--nproc=5", "--"]
         done = run_within(limited, Path(folder), {"max_steps": 3, "data": {"dataset": None, "format": "synthetic"}}, folder="/",
                           expect=1)
@@ -191,7 +191,7 @@ def test_a_limit_on_a_users_processes_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_standard_streams_are_written_into_no_file(tmp_path, closed):
+def test_output_to_closed_standard_streams_goes_into_no_file(tmp_path, closed):
     config = write_config(tmp_path, {"max_steps": 3})
     command = f"{BINARY} --config {config} --output {tmp_path}/run --nproc-per-node 2 {closed}"
     assert subprocess.run(["bash", "-c", command], env=environment(), check=False, timeout=LONG_S).returncode == 0
@@ -200,7 +200,7 @@ def test_closed_standard_streams_are_written_into_no_file(tmp_path, closed):
 
 
 @pytest.mark.parametrize("reader", ["head -1", "true"])
-def test_a_reader_that_leaves_does_not_end_the_run(tmp_path, undisturbed, reader):
+def test_a_reader_that_closes_the_pipe_does_not_end_the_run(tmp_path, undisturbed, reader):
     command = f'"$0" --config "$1" --output "$2" --nproc-per-node 2 2>&1 | {reader}; exit ${{PIPESTATUS[0]}}'
     done = subprocess.run(["bash", "-c", command, BINARY, write_config(tmp_path, CONFIG), tmp_path / "run"],
                           env=environment(), timeout=60, capture_output=True)
@@ -208,7 +208,7 @@ def test_a_reader_that_leaves_does_not_end_the_run(tmp_path, undisturbed, reader
     assert RunFolder(tmp_path / "run").digest() == undisturbed.digest()
 
 
-def test_messages_that_cannot_be_written_do_not_end_the_run_but_a_result_does(tmp_path, undisturbed):
+def test_unwritable_messages_do_not_end_a_run_but_an_unwritable_result_is_an_error(tmp_path, undisturbed):
     config = write_config(tmp_path, CONFIG)
     with open("/dev/full", "w") as full:
         run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, stderr=full, expect=0)
@@ -225,7 +225,7 @@ def faketime_library():
     return None
 
 
-@pytest.mark.skipif(faketime_library() is None, reason="no libfaketime (Debian's package faketime)")
+@pytest.mark.skipif(faketime_library() is None, reason="libfaketime is not installed (Debian package faketime)")
 def test_a_clock_that_jumps_by_a_day_changes_nothing(tmp_path, undisturbed):
     clock = tmp_path / "clock"
     clock.write_text("+0")
@@ -241,11 +241,11 @@ def test_a_clock_that_jumps_by_a_day_changes_nothing(tmp_path, undisturbed):
         folder = process.run_folder
     assert folder.digest() == undisturbed.digest()
     times = [step["time"] for step in folder.steps()]
-    assert max(times) - min(times) > 86400  # the clock did jump
+    assert max(times) - min(times) > 86400  # checks that the clock jumped
 
 
 @pytest.mark.clock
-def test_a_config_that_never_ends_is_refused(tmp_path):
+def test_an_endless_config_is_refused(tmp_path):
     huge = tmp_path / "huge.json"
     with open(huge, "wb") as file:
         file.truncate(1 << 30)
@@ -256,16 +256,16 @@ def test_a_config_that_never_ends_is_refused(tmp_path):
     assert time.monotonic() - begin < 3
 
 
-def test_a_config_whose_pipe_never_closes_is_refused():
+def test_a_config_from_a_pipe_that_stays_open_is_refused():
     read_end, write_end = os.pipe()
-    os.write(write_end, b'{"epochs": 1')  # and then neither more nor an end
+    os.write(write_end, b'{"epochs": 1')  # then no more data and no end of file
     refused = run("--config", "-", "--dry-run", stdin=read_end, expect=2)
     os.close(read_end)
     os.close(write_end)
     assert "<stdin>: no data for 10 s" in refused.stderr
 
 
-def test_names_and_data_cannot_forge_lines_or_drive_a_terminal(tmp_path):
+def test_names_and_data_cannot_inject_lines_or_terminal_escapes(tmp_path):
     name = "data\nmnist-train failed: forged\x1b[31m"
     config = write_config(tmp_path, {"data": {"dataset": "mnist", "root": str(tmp_path / name)}})
     (tmp_path / name).mkdir()
@@ -276,7 +276,7 @@ def test_names_and_data_cannot_forge_lines_or_drive_a_terminal(tmp_path):
     assert not [line for line in refused.stderr.splitlines() if line.startswith("mnist-train failed: forged")]
 
 
-# Makes pidfd_open fail with ENOSYS, as it does before Linux 5.3 and in some sandboxes, and executes the command that follows.
+# Makes pidfd_open fail with ENOSYS, as before Linux 5.3 and in some sandboxes, and execs the command after it.
 WITHOUT_PIDFD = [sys.executable, "-c", """
 import ctypes, os, struct, sys
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
@@ -294,7 +294,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """]
 
 
-def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_our_launcher(tmp_path, undisturbed):
+def test_without_pidfds_our_launcher_detects_a_killed_rank(tmp_path, undisturbed):
     config = write_config(tmp_path, {**CONFIG, "launch": {"max_restarts": 1}})
     command = [*WITHOUT_PIDFD, *train_command(config, tmp_path / "run", 2)]
     with Process(command, tmp_path, tmp_path / "run") as process:
@@ -305,7 +305,7 @@ def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_our_launch
         assert process.run_folder.digest() == undisturbed.digest()
 
 
-def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_the_others(tmp_path):
+def test_without_pidfds_the_other_ranks_detect_a_killed_rank(tmp_path):
     changes = {**CONFIG, "epochs": 1000, "launch": {"hang_timeout_s": 100}}
     with workers(tmp_path, changes, before=WITHOUT_PIDFD) as (first, second):
         first.wait_for_step(6)
@@ -321,13 +321,13 @@ def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_the_others
     ({"GOMP_SPINCOUNT": "7", "GLIBC_TUNABLES": "glibc.malloc.perturb=1"}, ":GOMP_SPINCOUNT=7:",
      "glibc.malloc.perturb=1:glibc.malloc.hugetlb=1"),
     ({"OMP_WAIT_POLICY": "active", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, None, "glibc.malloc.hugetlb=0")])
-def test_threads_spin_for_a_short_time_and_ranks_ask_for_huge_pages_unless_the_user_says_otherwise(
+def test_threads_spin_briefly_and_ranks_use_huge_pages_unless_the_user_overrides_that(
         tmp_path, monkeypatch, asked, spins, tunables):
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
     with start(tmp_path, CONFIG | {"epochs": 50}, processes=1, variables=asked) as process:
         rank = process.wait_for_ranks(1)[0]
-        # glibc splits the value of GLIBC_TUNABLES at its colons, in place.
+        # glibc splits the value of GLIBC_TUNABLES at colons in place.
         variables = ":" + Path(f"/proc/{rank}/environ").read_text().replace("\0", ":")
         assert spins in variables if spins else ":GOMP_SPINCOUNT=" not in variables
         assert f":GLIBC_TUNABLES={tunables}:" in variables

@@ -1,4 +1,4 @@
-"""A run that was interrupted and resumed ends like an uninterrupted one."""
+"""An interrupted and resumed run ends like an uninterrupted one."""
 
 import functools
 import re
@@ -13,10 +13,10 @@ from support import (RunFolder, averaging, merged, own_data, relative_difference
 
 PER_EPOCH = 20
 TOTAL = 3 * PER_EPOCH
-# 45 samples in a batch do not divide by 2, and the last batch of an epoch has 31.
+# Batches of 45 samples are not divisible by 2, and the last batch of an epoch has 31.
 CONFIG = {"epochs": 3, "batch_size": 45, "data": {"limit_train": 886}}
 RESUME = ("--resume", "auto")
-# Together they have all that a run must take up again between two steps: processes, and changes of CONFIG.
+# (Processes, changes to CONFIG.) Together they cover all state that a run must restore between two steps.
 RECIPES = {
     "plain": (1, {}),
     "bf16": (2, averaging("shared_memory") | {
@@ -45,13 +45,13 @@ RECIPES = {
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """The whole run of that many processes, trained once."""
+    """Returns a function from a number of processes to the complete run, trained once."""
     return functools.cache(lambda processes, strategy: train(tmp_path_factory.mktemp("whole"), CONFIG | averaging(strategy),
                                                              processes=processes))
 
 
 def same_outcome(folder, expected):
-    """Bit-identical weights, and the same records except for times."""
+    """Asserts bit-identical weights, and the same records except for times."""
     timeless = [
         [{key: value for key, value in line.items() if key != "time" and "second" not in key} for line in each.lines()]
         for each in (folder, expected)
@@ -64,7 +64,7 @@ def same_outcome(folder, expected):
 
 
 def cut_short(folder, changes, processes, step):
-    """Killed without warning, at least a step after a checkpoint."""
+    """Starts a run and kills it at least one step after a checkpoint; returns its folder."""
     with start(folder, changes, processes=processes) as process:
         process.wait_for_step(step)
         process.send(signal.SIGKILL)
@@ -73,7 +73,7 @@ def cut_short(folder, changes, processes, step):
 
 
 def check_that_a_stopped_run_resumes(folder, changes, processes):
-    """To the same outcome as the run that is returned, which was not stopped."""
+    """Asserts that a stopped run resumes to the outcome of an undisturbed one, which it returns."""
     whole = train(folder, changes, processes=processes, output="whole")
     step = whole.last_step() // 2 + 2
     stopped = stop_by_sigterm(folder, changes, processes, step)
@@ -95,7 +95,7 @@ def test_a_run_stopped_within_an_epoch_resumes_to_the_same_bits(tmp_path, recipe
     assert whole.summary()["ended_by"] == ("early_stopping" if recipe == "fp32" else "epochs")
 
 
-def test_a_resumed_run_says_that_its_new_length_moves_the_schedule(tmp_path):
+def test_resume_warns_if_a_new_length_changes_the_schedule(tmp_path):
     short = {"epochs": 2, "batch_size": 32, "data": {"limit_train": 320, "limit_test": 10}}
     for name, moves in (("cosine", True), ("step", False)):
         schedule = {"schedule": {"name": name}}
@@ -106,12 +106,12 @@ def test_a_resumed_run_says_that_its_new_length_moves_the_schedule(tmp_path):
 
 def test_a_killed_run_resumes_from_a_checkpoint_within_an_epoch(tmp_path, uninterrupted):
     changes = CONFIG | averaging("flat") | {"checkpoint": {"every_steps": 8, "every_epochs": 0, "keep_best": False}}
-    folder = cut_short(tmp_path, changes, 3, 3 * 8 + 1)  # the third file may be on its way, the second is there
-    folder.checkpoints()[-1].unlink()  # so that steps were recorded after the newest, whenever the kill came
+    folder = cut_short(tmp_path, changes, 3, 3 * 8 + 1)  # the third checkpoint may be in progress, the second is complete
+    folder.checkpoints()[-1].unlink()  # ensures recorded steps after the newest checkpoint
     saved = int(folder.checkpoints()[-1].stem[5:])
     assert saved % 8 == 0 and folder.last_step() > saved
     with open(folder.path / "metrics.jsonl", "a") as file:
-        file.write('{"event":"step","ep')  # a crash may leave part of a line
+        file.write('{"event":"step","ep')  # a crash may leave an incomplete line
     resumed = train(tmp_path, changes, *RESUME, processes=3)
     assert f"step {saved}" in resumed.stderr
     assert [step["step"] for step in resumed.steps()] == list(range(1, TOTAL + 1))
@@ -132,7 +132,7 @@ def test_a_resume_removes_the_files_of_a_killed_writer_even_if_it_saves_nothing(
 @pytest.mark.parametrize("length, ended_by, longer", [
     ({"epochs": 1}, "epochs", "epochs=2"), ({"max_steps": 3}, "max_steps", "max_steps=6"),
     ({"stop_at_accuracy": 0.01}, "stop_at_accuracy", "stop_at_accuracy=null")])
-def test_a_finished_run_says_how_to_train_on(tmp_path, length, ended_by, longer):
+def test_a_finished_run_reports_how_to_continue_training(tmp_path, length, ended_by, longer):
     folder = train(tmp_path, CONFIG | {"epochs": 2} | length)
     assert folder.summary()["ended_by"] == ended_by
     assert (f"ended by {ended_by} in epoch 1" in folder.stderr) == (ended_by != "epochs")
@@ -145,7 +145,7 @@ def test_a_finished_run_says_how_to_train_on(tmp_path, length, ended_by, longer)
     assert folder.last_step() > steps
 
 
-def test_a_resumed_run_says_which_other_settings_it_has(tmp_path):
+def test_resume_lists_the_settings_that_differ(tmp_path):
     first = train(tmp_path, CONFIG | {"max_steps": 3}, output="first")
     others = CONFIG | {"max_steps": 5, "seed": 5, "label_smoothing": 0.1, "log_interval": 2}
     resumed = train(tmp_path, others, "--resume", first.checkpoints()[-1])
@@ -157,14 +157,14 @@ def test_a_resumed_run_says_which_other_settings_it_has(tmp_path):
 
 @pytest.fixture(scope="module")
 def with_checkpoints(tmp_path_factory, uninterrupted):
-    """A finished run with files of several steps of it, all kept."""
+    """Returns a finished run that kept the checkpoints of several steps."""
     changes = merged(CONFIG, {"checkpoint": {"every_steps": 12, "keep": 20}})
     folder = train(tmp_path_factory.mktemp("steps"), changes, processes=2)
     assert folder.digest() == uninterrupted(2, "flat").digest()
     return folder
 
 
-def test_a_checkpoint_by_name_resumes_in_another_folder(tmp_path, uninterrupted, with_checkpoints):
+def test_a_given_checkpoint_resumes_in_another_folder(tmp_path, uninterrupted, with_checkpoints):
     names = [path.name for path in with_checkpoints.checkpoints()]
     middle = with_checkpoints.path / "checkpoints" / "step-00000024.safetensors"
     assert middle.name in names
@@ -187,7 +187,7 @@ def flip(path, position):
     path.write_bytes(content)
 
 
-def test_automatic_resume_skips_a_damaged_checkpoint_and_says_so(tmp_path, uninterrupted, with_checkpoints):
+def test_automatic_resume_skips_a_damaged_checkpoint_with_a_warning(tmp_path, uninterrupted, with_checkpoints):
     shutil.copytree(with_checkpoints.path, tmp_path / "run")
     newest, before = RunFolder(tmp_path / "run").checkpoints()[:-3:-1]
     flip(newest, newest.stat().st_size // 2)
@@ -197,19 +197,19 @@ def test_automatic_resume_skips_a_damaged_checkpoint_and_says_so(tmp_path, unint
     same_outcome(resumed, uninterrupted(2, "flat"))
 
 
-def test_automatic_resume_with_nothing_but_damage_is_refused(tmp_path, with_checkpoints):
+def test_automatic_resume_with_only_damaged_checkpoints_is_refused(tmp_path, with_checkpoints):
     shutil.copytree(with_checkpoints.path, tmp_path / "run")
     for path in RunFolder(tmp_path / "run").checkpoints():
         flip(path, 0)
     (tmp_path / "run" / "checkpoints" / "best.safetensors").unlink(missing_ok=True)
     process = train(tmp_path, CONFIG, *RESUME, processes=2, expect=5)
     assert all(path.name in process.stderr for path in with_checkpoints.checkpoints())
-    # The same command would only fail again.
+    # The message must not suggest the same command, which would fail again.
     assert "--resume auto" not in process.stderr and "newest checkpoint" not in process.stderr
     assert re.search(rf"start again with: \S*mnist-train --config {tmp_path / 'run' / 'config.json'}\n", process.stderr)
 
 
-def test_a_damaged_checkpoint_named_by_hand_is_refused_with_an_intact_one(tmp_path, with_checkpoints):
+def test_a_damaged_checkpoint_is_refused_and_an_intact_one_suggested(tmp_path, with_checkpoints):
     shutil.copytree(with_checkpoints.path, tmp_path / "run")
     *_, before, newest = RunFolder(tmp_path / "run").checkpoints()
     flip(newest, -1)
@@ -224,7 +224,7 @@ def test_a_damaged_checkpoint_named_by_hand_is_refused_with_an_intact_one(tmp_pa
     assert f": /model/weights: {newest}: is damaged: " in refused and refused.endswith(f"{before} is intact\n")
 
 
-def test_a_checkpoint_of_another_model_is_refused_in_a_line(tmp_path, with_checkpoints):
+def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path, with_checkpoints):
     shutil.copytree(with_checkpoints.path, tmp_path / "run")
     newest = RunFolder(tmp_path / "run").checkpoints()[-1]
     refused = train(tmp_path, CONFIG | {"model": {"name": "lenet"}}, *RESUME, processes=2, expect=5)
@@ -232,7 +232,7 @@ def test_a_checkpoint_of_another_model_is_refused_in_a_line(tmp_path, with_check
             '"net", or start a new run with another --output and no --resume\n') in refused.stderr
 
 
-def test_a_checkpoint_of_files_that_have_changed_is_refused_as_such(tmp_path):
+def test_a_checkpoint_is_refused_if_the_data_files_have_changed(tmp_path):
     pixels = numpy.arange(60 * 28 * 28, dtype=numpy.uint8).reshape(60, 28, 28)
     folder = write_idx_folder(tmp_path / "set", pixels, numpy.arange(60) % 10)
     data = own_data("idx", folder)
@@ -243,8 +243,8 @@ def test_a_checkpoint_of_files_that_have_changed_is_refused_as_such(tmp_path):
     assert "was trained on different data: its config names the same data, so the files differ" in refused.stderr
 
 
-def test_another_number_of_processes_resumes_with_each_sample_once(tmp_path):
-    # Few samples in a batch, so that rounding cannot turn many poolings (see processes_test.py).
+def test_a_resume_on_another_number_of_processes_uses_each_sample_once(tmp_path):
+    # Small batches, so that rounding changes few max poolings (see processes_test.py).
     changes = {"epochs": 1, "batch_size": 8, "data": {"limit_train": 157}, "checkpoint": {"every_steps": 7, "keep": 9}}
     whole = train(tmp_path, changes, processes=2, output="whole")
     resumed = train(tmp_path, changes, "--resume", whole.checkpoints()[0], processes=3)
@@ -257,7 +257,7 @@ def test_another_number_of_processes_resumes_with_each_sample_once(tmp_path):
 
 
 @pytest.mark.clock
-def test_a_folder_in_use_is_refused_naming_the_holder_and_free_when_that_was_killed(tmp_path):
+def test_a_folder_in_use_is_refused_with_the_pid_and_free_after_a_kill(tmp_path):
     with start(tmp_path, CONFIG | {"epochs": 1000}, processes=2) as first:
         first.wait_for_step(1)
         for flags in (RESUME, ()):

@@ -1,4 +1,4 @@
-"""Run folders given in place of files, the configs beside weights, and outputs that are refused."""
+"""Tests run folders as arguments, configs next to weights, and refused output paths."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def evaluated(*arguments):
     return json.loads(result.stdout), result.stderr
 
 
-def test_a_run_folder_stands_for_its_best_checkpoint_else_for_the_newest_else_for_its_weights(copy):
+def test_a_run_folder_resolves_to_its_best_checkpoint_else_the_newest_else_its_weights(copy):
     folder = copy / "checkpoints"
     first, newest = sorted(folder.glob("step-*"))
     shutil.copyfile(first, folder / "best.safetensors")  # so that the two differ
@@ -45,7 +45,7 @@ def test_a_run_folder_stands_for_its_best_checkpoint_else_for_the_newest_else_fo
     assert f"{copy}: is a folder without a checkpoint" in run("evaluate", "--checkpoint", copy, expect=5).stderr
 
 
-def test_every_command_takes_a_run_folder(tmp_path, copy):
+def test_every_command_accepts_a_run_folder(tmp_path, copy):
     image = write_png(tmp_path / "0.png", mnist_bytes("t10k", 1)[0][0])
     best = copy / "checkpoints" / "best.safetensors"
     assert run("predict", "--checkpoint", copy, image).stdout == run("predict", "--checkpoint", best, image).stdout != ""
@@ -63,7 +63,7 @@ def test_every_command_takes_a_run_folder(tmp_path, copy):
     assert linked.read_bytes() == before
 
 
-def test_a_run_folder_is_resumed_from_its_newest_checkpoint_and_gives_its_weights(tmp_path, trained):
+def test_a_run_folder_can_be_resumed_and_provide_initial_weights(tmp_path, trained):
     newest = trained.checkpoints()[-1]
     resumed = train(tmp_path, {"epochs": 3}, "--resume", trained.path, output="resumed")
     assert f"{trained.path}: using its newest checkpoint, {newest}\n" in resumed.stderr
@@ -74,7 +74,7 @@ def test_a_run_folder_is_resumed_from_its_newest_checkpoint_and_gives_its_weight
     assert started.read_json("config.json")["model"]["weights"] == str(best)
 
 
-def test_weights_know_the_config_beside_them(tmp_path, copy):
+def test_weights_use_the_config_next_to_them(tmp_path, copy):
     assert evaluated("--checkpoint", copy / "model.pt")[0]["test_accuracy"] == RunFolder(copy).summary()["test_accuracy"]
     some, _ = evaluated("--checkpoint", copy / "model.pt", "--set", "data.limit_test=100")
     assert some["samples"] == 100
@@ -82,7 +82,7 @@ def test_weights_know_the_config_beside_them(tmp_path, copy):
     assert "no config.json next to it" in run("evaluate", "--checkpoint", alone, expect=2).stderr
 
 
-def test_an_evaluation_is_json_for_programs_and_lines_for_people(trained):
+def test_evaluate_prints_json_in_a_pipe_and_text_on_a_terminal(trained):
     facts, _ = evaluated("--checkpoint", trained.checkpoints()[-1])
     code, text, _ = run_on_terminal("evaluate", "--checkpoint", trained.checkpoints()[-1])
     assert code == 0
@@ -92,7 +92,7 @@ def test_an_evaluation_is_json_for_programs_and_lines_for_people(trained):
 
 
 @pytest.mark.parametrize("form, model", [("idx", "net"), ("image-folder", "lenet"), ("lmdb", "net")])
-def test_images_too_small_for_a_network_are_refused_before_a_run_has_a_folder(tmp_path, form, model):
+def test_images_too_small_for_a_network_are_refused_before_the_run_folder_is_created(tmp_path, form, model):
     pixels = numpy.arange(40 * 8 * 8, dtype=numpy.uint8).reshape(40, 8, 8)
     source = write_idx_folder(tmp_path / "idx", pixels, numpy.arange(40) % 10)
     train_set = test_set = source
@@ -110,7 +110,7 @@ def test_images_too_small_for_a_network_are_refused_before_a_run_has_a_folder(tm
     run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 1, expect=0)
 
 
-def test_no_command_overwrites_what_a_run_has_written(tmp_path):
+def test_no_command_overwrites_files_of_a_run(tmp_path):
     changes = {"max_steps": 2, "model_file": "out/weights.pt", "accuracies_file": "accuracies"}
     config = write_config(tmp_path, changes)
     folder = train(tmp_path, changes).path
@@ -134,13 +134,13 @@ def test_no_command_overwrites_what_a_run_has_written(tmp_path):
 
 @pytest.mark.parametrize("command, names", [("preview", ("g.jpg", "g.pt", "config.json")),
                                             ("report", ("x.png", "x.JSON", "x.pt"))])
-def test_pictures_and_pages_take_no_name_of_another_kind_of_file(tmp_path, command, names):
+def test_images_and_pages_refuse_names_of_other_file_types(tmp_path, command, names):
     arguments = ("--config", write_config(tmp_path)) if command == "preview" else (tmp_path,)
     for name in names:
         assert f"{command} writes ." in run(command, *arguments, "--output", tmp_path / name, expect=2).stderr
 
 
-def test_weights_are_what_the_name_of_their_file_says(tmp_path):
+def test_the_file_name_determines_the_format_of_weights(tmp_path):
     folder = train(tmp_path, {"max_steps": 1, "model_file": "model.safetensors"}).path
     content = (folder / "model.safetensors").read_bytes()
     assert "__metadata__" in json.loads(content[8:8 + int.from_bytes(content[:8], "little")])

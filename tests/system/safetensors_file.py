@@ -1,4 +1,4 @@
-"""A reader and a writer of safetensors files that share no code with the program."""
+"""Reads and writes safetensors files independently of the program."""
 
 import json
 import struct
@@ -21,7 +21,7 @@ def write_safetensors(path, tensors):
 
 
 def read_safetensors(path):
-    """(tensors by name, metadata)"""
+    """Returns (tensors by name, metadata)."""
     content = path.read_bytes()
     length, = struct.unpack("<Q", content[:8])
     header = json.loads(content[8:8 + length])

@@ -1,4 +1,4 @@
-"""Attack surface: link flags of the programs, file modes, symbolic links, and secrets in the environment."""
+"""Tests the attack surface: link flags of the programs, file modes, symbolic links, and secrets in the environment."""
 
 import re
 import shutil
@@ -19,16 +19,16 @@ def readelf(program, *flags):
                           check=True).stdout
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf (binutils)")
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed (binutils)")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_programs_are_hardened(program):
     assert re.search(r"Type:\s+DYN", readelf(program, "-h"))  # position-independent
     segments = readelf(program, "-l")
     assert "GNU_RELRO" in segments
-    assert re.search(r"GNU_STACK\s.*\sRW\s", segments)  # and not executable
+    assert re.search(r"GNU_STACK\s.*\sRW\s", segments)  # the stack is not executable
     dynamic = readelf(program, "-d")
     assert "BIND_NOW" in dynamic or re.search(r"FLAGS_1.*NOW", dynamic)
-    assert not re.search(r"R(UN)?PATH.*\[(.*:)?(:|\.[:/\]]|\])", dynamic)  # nothing from the working directory
+    assert not re.search(r"R(UN)?PATH.*\[(.*:)?(:|\.[:/\]]|\])", dynamic)  # no library search in the working directory
     symbols = readelf(program, "--dyn-syms")
     assert "__stack_chk_fail" in symbols
     assert program.endswith(".so") or re.search(r"__\w+_chk\b(?<!__stack_chk)", symbols)  # _FORTIFY_SOURCE
@@ -40,20 +40,20 @@ def finished(tmp_path_factory):
     return train(tmp_path_factory.mktemp("finished"), SMALL_RUN, processes=2, variables=secrets)
 
 
-def test_nobody_else_may_write_what_a_run_writes(finished):
+def test_files_of_a_run_are_writable_only_by_their_owner(finished):
     for path in [finished.path, *finished.path.rglob("*")]:
         mode = path.lstat().st_mode
         assert stat.S_ISLNK(mode) or not mode & (stat.S_IWGRP | stat.S_IWOTH), path
         assert not stat.S_ISREG(mode) or not mode & 0o111, path
 
 
-def test_the_environment_is_not_written_down(finished):
+def test_the_environment_is_not_recorded(finished):
     for path in finished.path.rglob("*"):
         assert path.is_dir() or b"do-not-tell" not in path.read_bytes(), path
     assert "do-not-tell" not in finished.stderr
 
 
-def test_links_in_the_place_of_files_are_not_followed(tmp_path):
+def test_symbolic_links_in_place_of_files_are_not_followed(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     for name in (".lock", "metrics.jsonl", "logs/rank-0.log"):
@@ -67,7 +67,7 @@ def test_links_in_the_place_of_files_are_not_followed(tmp_path):
         assert victim.read_text() == "precious"
 
 
-def test_files_that_are_replaced_do_not_write_through_links(tmp_path):
+def test_replacing_a_file_does_not_write_through_links(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     output = tmp_path / "run"
@@ -81,7 +81,7 @@ def test_files_that_are_replaced_do_not_write_through_links(tmp_path):
     assert not any((output / name).is_symlink() for name in names)
 
 
-def test_nothing_is_left_in_shared_memory(tmp_path):
+def test_no_files_are_left_in_shared_memory(tmp_path):
     before = set(Path("/dev/shm").glob("mnist-train-*"))
     train(tmp_path, SMALL_RUN | {"gradient_averaging": {"strategy": "shared_memory"}}, processes=2)
     assert not set(Path("/dev/shm").glob("mnist-train-*")) - before

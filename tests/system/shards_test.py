@@ -5,12 +5,12 @@ import signal
 import pytest
 from support import averaging, import_torch, merged, run, send, start, stop_by_sigterm, swept, torchrun, train, write_config
 
-# Uneven shards; the last batch of an epoch has fewer samples than there are shards.
+# Uneven shards; the last batch of an epoch has fewer samples than shards.
 BY_SHARDS = {"deterministic": {"shards": 4}, "batch_size": 46, "data": {"limit_train": 922, "limit_test": 301},
              "checkpoint": {"keep_best": False}, "test_batch_size": 50}
 RESNET18 = {"epochs": 1, "batch_size": 22, "data": {"limit_train": 47, "limit_test": 20}}
 MODELS = {"net": {}, "lenet": {}, "resnet18": RESNET18}
-# What would show that ranks disagree: decisions by the test loss, an average, statistics that are gathered, clipping, draws.
+# Features in which disagreement between ranks would show: decisions by test loss, EMA, gathered statistics, clipping, random draws.
 FULL = {"schedule": {"name": "plateau", "patience": 0}, "ema": {"decay": 0.9}, "max_gradient_norm": 1, "epochs": 3,
         "label_smoothing": 0.1, "optimizer": "adam", "gradient_accumulation_steps": 2,
         "parameters": [{"match": "0.*", "frozen": True}, {"match": "6.*", "learning_rate_factor": 2}],
@@ -27,7 +27,7 @@ def config(model="lenet", precision="fp32", **changes):
 
 
 def results(folder):
-    """Everything that must not depend on the processes."""
+    """Returns everything that must not depend on the number of processes."""
     return (folder.digest(), folder.read_json("accuracies.json"),
             [(epoch["train_loss"], epoch["train_accuracy"], epoch["test_loss"]) for epoch in folder.epochs()],
             [(step["step"], step["loss"]) for step in folder.steps()])
@@ -35,7 +35,7 @@ def results(folder):
 
 @pytest.mark.parametrize("model, others", [("net", [(2, "shared_memory"), (3, "flat"), (4, "shared_memory")]),
                                            ("resnet18", [(3, "shared_memory")])])
-def test_one_hash_for_any_number_of_processes(tmp_path, model, others):
+def test_the_hash_is_the_same_for_any_number_of_processes(tmp_path, model, others):
     changes = config(model, "bf16", epochs=1)
     expected = results(train(tmp_path, changes, processes=1, output="1"))
     for processes, strategy in others:
@@ -45,7 +45,7 @@ def test_one_hash_for_any_number_of_processes(tmp_path, model, others):
 
 
 @pytest.mark.parametrize("shards, precision, mix", swept([(3, "fp32", "cutmix"), (5, "bf16", "mixup")], [(3, "fp32", "cutmix")]))
-def test_everything_around_the_gradients_goes_by_shard_too(tmp_path, shards, precision, mix):
+def test_everything_besides_gradients_is_computed_by_shard_too(tmp_path, shards, precision, mix):
     changes = merged(BY_SHARDS, FULL | {"precision": precision, "deterministic": {"shards": shards}, "data": {
         "validation": 0.1, "augment": AUGMENT + [{"name": mix, "scope": "global"}]}})
     expected = results(train(tmp_path, changes, processes=1, output="1"))
@@ -54,7 +54,7 @@ def test_everything_around_the_gradients_goes_by_shard_too(tmp_path, shards, pre
         assert results(folder) == expected, (processes, strategy)
 
 
-def test_resumes_on_other_numbers_of_processes_end_with_the_same_bits(tmp_path):
+def test_resuming_on_other_numbers_of_processes_gives_the_same_bits(tmp_path):
     changes = config("lenet", "bf16", checkpoint={"every_steps": 3}, epochs=2)
     expected = train(tmp_path, changes, processes=2, output="whole")
     steps = len(expected.steps())
@@ -64,7 +64,7 @@ def test_resumes_on_other_numbers_of_processes_end_with_the_same_bits(tmp_path):
     with start(tmp_path, changes | {"launch": {"max_restarts": 1}}, "--resume", "auto", processes=1) as alone:
         alone.wait_for_step(stopped_at + 2)
         alone.send(signal.SIGTERM)
-        assert alone.wait() in (0, 143), alone.stderr  # the last steps may be over already
+        assert alone.wait() in (0, 143), alone.stderr  # the run may have finished already
     train(tmp_path, changes | {"launch": {"max_restarts": 1}}, "--resume", "auto", processes=4)
     assert results(folder) == results(expected)
 
@@ -94,7 +94,7 @@ def test_torchrun_gives_the_same_bits(tmp_path):
 def test_more_processes_than_shards_are_refused(tmp_path):
     refused = train(tmp_path, config(deterministic={"shards": 2}), processes=3, expect=2)
     assert "asks for 3 processes" in refused.stderr
-    # Left to the program they are as many as have a shard.
+    # By default there are as many processes as shards.
     alone = tmp_path / "alone"
     run("--config", write_config(tmp_path, config(deterministic={"shards": 1})), "--output", alone, "--set",
         "max_steps=1", folder=tmp_path, expect=0)

@@ -1,8 +1,8 @@
-"""File systems that fail or lack features, emulated by strace.
+"""Tests file systems that fail or lack features, emulated with strace.
 
-Every system call that writes a checkpoint fails once, and either the old or the new checkpoint must be intact. A run that has a
-checkpoint is resumed and writes the next; its N-th call of a kind on that file or its folder fails, or kills the process; N rises
-until there is no such call. All of them take minutes, so some of the many writes are left out without MNIST_TRAIN_FULL_SWEEP=1.
+Every system call that writes a checkpoint fails once, and either the old or the new checkpoint must be intact. A run with a
+checkpoint is resumed and writes the next; the N-th system call of a kind on that file or its folder fails or kills the process; N
+increases until there is no such call. This takes minutes, so only some writes are tested without MNIST_TRAIN_FULL_SWEEP=1.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ FULL = bool(os.environ.get("MNIST_TRAIN_FULL_SWEEP"))
 CONFIG = {"epochs": 1, "batch_size": 32, "max_steps": 4, "data": {"limit_train": 256, "limit_test": 10},
           "checkpoint": {"every_steps": 2, "keep_best": False}}
 CALLS = "openat,write,fsync,rename,close"
-# What a call fails with, and whether every failure of it must end the run: folders are opened to look around, too.
+# (System call, injected fault, whether every failure must end the run: open also lists folders.)
 FAULTS = [("openat", "error=EIO", False), ("write", "error=ENOSPC", True), ("write", "error=EIO", True),
           ("fsync", "error=EIO", True), ("rename", "error=EIO", True), ("close", "error=EIO", False),
           *((call, "signal=KILL", True) for call in CALLS.split(","))]
@@ -34,10 +34,10 @@ exec strace -D -f $QUICKLY -o "$trace" -P "$at" -P "$at/step-00000004.safetensor
 
 def strace_works():
     if shutil.which("strace") is None:
-        return "no strace (scripts/test installs it)"
+        return "strace is not installed (scripts/test installs it)"
     done = subprocess.run(["strace", "-D", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", "inject=getppid:error=EIO",
                            "true"], capture_output=True)
-    return "" if done.returncode == 0 else "strace may not trace here"
+    return "" if done.returncode == 0 else "strace is not permitted"
 
 
 pytestmark = pytest.mark.skipif(bool(strace_works()), reason=strace_works())
@@ -50,25 +50,25 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory):
-    """A run of the first two steps, with their checkpoint."""
+    """Returns a run of the first two steps, with their checkpoint."""
     folder = train(tmp_path_factory.mktemp("half"), CONFIG | {"max_steps": 2})
     assert [path.name for path in folder.checkpoints()] == ["step-00000002.safetensors"]
     return folder
 
 
 def resume(folder, config, fault):
-    """As the only rank of a launcher, so that it is one process whose number is known before it starts."""
-    quickly = "" if "signal" in fault else "--seccomp-bpf"  # which keeps strace 6.1 from sending signals
+    """Resumes as the only rank of another launcher, so that it is a single process whose pid is known before it starts."""
+    quickly = "" if "signal" in fault else "--seccomp-bpf"  # prevents strace 6.1 from injecting signals
     done = run("--config", config, "--output", folder / "run", "--resume", "auto", timeout=60,
                before=["bash", "-c", SCRIPT, "bash", folder / "run", folder / "trace"],
                variables=rank_variables() | {"CALLS": CALLS, "FAULT": fault, "QUICKLY": quickly})
-    # The tracer is a process of its own, which may have a line to write yet.
+    # The tracer is a separate process, which may still have to write a line.
     wait_until(lambda: (folder / "trace").read_text().rstrip().endswith("+++"), "the end of the trace", 10)
     return done, (folder / "trace").read_text()
 
 
 def check(folder, half, whole, call, kind, must_fail, number):
-    """False when there was no such call any more."""
+    """Tests a fault in the `number`-th call; returns False if there is no such call."""
     folder.mkdir()
     config = write_config(folder, CONFIG)
     shutil.copytree(half.path, folder / "run")
@@ -82,7 +82,7 @@ def check(folder, half, whole, call, kind, must_fail, number):
         assert done.returncode in (-9, 137), what
     elif done.returncode == 0:
         assert not must_fail, what
-        assert "resuming from" in done.stderr, what  # a folder that cannot be read is no reason to start from scratch
+        assert "resuming from" in done.stderr, what  # an unreadable folder must not restart from scratch
         assert (folder / "run/checkpoints/step-00000004.safetensors").exists(), what
     else:
         assert done.returncode == 5 and "mnist-train failed: " in done.stderr, what
@@ -95,7 +95,7 @@ def check(folder, half, whole, call, kind, must_fail, number):
 
 
 def numbers(call):
-    """All calls in a full sweep, otherwise a few of the two dozen writes."""
+    """Returns the call numbers to test: all in a full sweep, otherwise a few of the two dozen writes."""
     return range(1, 100) if FULL or call != "write" else (1, 2, 9, 19, 100)
 
 
@@ -107,14 +107,14 @@ def test_a_checkpoint_is_old_or_new_whichever_system_call_fails(tmp_path, half, 
             break
         hits.append(number)
     assert len(hits) >= {"fsync": 2, "rename": 1}.get(call, 4)
-    assert number not in hits  # the sweep came to its end
+    assert number not in hits  # the sweep is complete
 
 
 # Locks, and folders that cannot be synced
 
 
 def inject(folder, calls, *command, paths=(), expect=0):
-    """Runs a command of which all such calls fail, those on `paths` alone if there are some; how it ended, and the trace."""
+    """Runs a command in which all `calls` fail, only on `paths` if given; returns the result and the trace."""
     (call, _, fault) = calls.partition(":")
     only = [word for path in paths for word in ("-P", path)]
     failing = ["-e", f"inject={call}:{fault}"] if fault else []
@@ -141,7 +141,7 @@ def test_a_run_trains_without_file_locks_with_one_warning(tmp_path):
     assert str(tmp_path / "run") in warning and str(pid) not in done.stderr
 
 
-def test_a_report_takes_no_lock_and_knows_a_run_that_lasts(tmp_path, half):
+def test_a_report_acquires_no_lock_and_detects_a_running_run(tmp_path, half):
     folder = shutil.copytree(half.path, tmp_path / "run")
     (folder / "summary.json").unlink()
     command = ["report", folder, "--output", tmp_path / "page.html"]
@@ -172,7 +172,7 @@ def test_a_run_trains_though_folders_cannot_be_synced_with_one_warning(tmp_path,
 
 @pytest.mark.parametrize("error, name, call", [("EIO", "", "fsync"), ("ENOSPC", "metrics.jsonl", "openat"),
                                                ("EIO", "lineage.jsonl", "openat")])
-def test_a_start_that_fails_does_not_keep_the_next_one_out(tmp_path, error, name, call):
+def test_a_failed_start_does_not_block_the_next_one(tmp_path, error, name, call):
     folder = tmp_path / "run"
     command = ["--config", write_config(tmp_path, CONFIG), "--output", folder, "--nproc-per-node", 1]
     done, _ = inject(tmp_path, f"{call}:error={error}", *command, paths=[folder / name if name else folder], expect=1)

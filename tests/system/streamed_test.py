@@ -1,4 +1,4 @@
-"""Images that are decoded during training give the same results as images that are decoded before it."""
+"""Decoding images during training gives the same results as decoding them before it."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from support import (BINARY, environment, merged, printed_json, rank_variables, 
 
 COUNT = 900
 TOLERANCE = 1e-5
-# All keys that select samples or change them.
+# All keys that select or change samples.
 BUSY = {
     "epochs": 2,
     "batch_size": 64,
@@ -23,7 +23,7 @@ BUSY = {
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """The first of MNIST as an LMDB of JPEG and as folders of PNG."""
+    """Returns the first samples of MNIST as an LMDB of JPEG and as class folders of PNG."""
     folder = tmp_path_factory.mktemp("sets")
     for target in ("lmdb", "image-folder"):
         run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"{target}:{folder / target}", expect=0)
@@ -36,7 +36,7 @@ def config_of(sets, name="image-folder", **data):
 
 
 def trained_on(folder):
-    """The number of training samples."""
+    """Returns the number of training samples."""
     samples = sum(entry["train"] for entry in folder.read_json("dataset.json")["classes"])
     assert abs(samples - 0.9 * COUNT) <= 5
     return samples
@@ -44,7 +44,7 @@ def trained_on(folder):
 
 @pytest.fixture(scope="module")
 def decoded_before(tmp_path_factory, sets):
-    """By number of processes."""
+    """Returns the runs with images decoded before training, by number of processes."""
     folder = tmp_path_factory.mktemp("before")
     return {count: train(folder, config_of(sets), processes=count, output=str(count)) for count in (1, 2)}
 
@@ -57,10 +57,10 @@ def test_streaming_trains_to_the_same_bits(tmp_path, sets, decoded_before, proce
     for name in ("accuracies.json", "predictions.jsonl"):
         assert (folder.path / name).read_bytes() == (before.path / name).read_bytes()
     assert folder.summary()["samples_seen"] == before.summary()["samples_seen"] == 2 * trained_on(before)
-    assert folder.summary()["data_hash"] != before.summary()["data_hash"]  # of the list, not of pixels
+    assert folder.summary()["data_hash"] != before.summary()["data_hash"]  # hash of the list, not of the pixels
 
 
-def test_a_streamed_run_resumes_in_the_middle_of_an_epoch_also_with_another_number_of_processes(tmp_path, sets,
+def test_a_streamed_run_resumes_within_an_epoch_on_another_number_of_processes(tmp_path, sets,
                                                                                                 decoded_before):
     config = config_of(sets, decode="stream")
     for processes, others in ((2, 2), (2, 1)):
@@ -74,7 +74,7 @@ def test_a_streamed_run_resumes_in_the_middle_of_an_epoch_also_with_another_numb
 
 
 @pytest.mark.sweep
-def test_every_process_streams_its_own_set_and_shares_may_move(tmp_path, sets):
+def test_each_process_streams_its_own_set_and_shares_may_change(tmp_path, sets):
     own = [str(sets / "image-folder" / "train" / name) for name in "37"]
     changes = {"train": None, "train_per_process": own, "limit_train": None, "validation": 0}
     config = merged(config_of(sets, **changes), {"epochs": 1, "max_steps": 20})
@@ -91,7 +91,7 @@ def test_every_process_streams_its_own_set_and_shares_may_move(tmp_path, sets):
     assert relative_difference(moved.weights(), even.weights()) < 1e-4
 
 
-def test_evaluate_and_preview_stream_as_training_does(tmp_path, sets, decoded_before):
+def test_evaluate_and_preview_stream_like_training(tmp_path, sets, decoded_before):
     path = write_config(tmp_path, config_of(sets, decode="stream"))
     evaluated = printed_json("evaluate", "--checkpoint", decoded_before[1].path / "model.pt", "--config", path, "--nproc-per-node", 2)
     assert evaluated["test_accuracy"] == decoded_before[1].epochs()[-1]["test_accuracy"]
@@ -103,7 +103,7 @@ def test_evaluate_and_preview_stream_as_training_does(tmp_path, sets, decoded_be
     assert grids[0] == grids[1]
 
 
-def test_a_bad_image_ends_the_run_by_name_or_is_left_out_from_the_beginning(tmp_path, sets):
+def test_an_unusable_image_ends_the_run_or_is_skipped_from_the_start(tmp_path, sets):
     folder = tmp_path / "train"
     for name in "01":
         shutil.copytree(sets / "image-folder" / "train" / name, folder / name)
@@ -128,14 +128,14 @@ def test_a_bad_image_ends_the_run_by_name_or_is_left_out_from_the_beginning(tmp_
         assert "skipped 12 unusable images (data.on_bad_sample: skip)\n" in result.stderr and "to skip such" not in result.stderr
         assert result.stderr.count("\nskipped: /") == 10 and "\nskipped: and 2 more\n" in result.stderr
         digests.append((output / "model.pt").read_bytes())
-        # Weights are checked before pictures are decoded.
+        # Weights are checked before images are decoded.
         refused = run(*flags, "--output", tmp_path / "other", "--set", "data.on_bad_sample=skip", "--set", "model.name=mlp",
                       "--set", f"model.weights={output / 'model.pt'}", expect=5)
         assert "does not fit the model" in refused.stderr and "skipped" not in refused.stderr
     assert digests[0] == digests[1]
 
 
-def test_without_dali_a_config_that_needs_it_says_what_installs_it(tmp_path, sets):
+def test_without_dali_a_config_that_requires_it_reports_how_to_install_it(tmp_path, sets):
     for name in ("mnist-train", "mnist-train-worker"):
         shutil.copy(Path(BINARY).with_name(name), tmp_path / name)
     path = write_config(tmp_path, config_of(sets, decode="dali"))

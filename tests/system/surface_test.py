@@ -1,4 +1,4 @@
-"""Every model, optimizer and schedule agrees with PyTorch's, on any number of processes."""
+"""Every model, optimizer and schedule matches PyTorch on any number of processes."""
 
 import functools
 
@@ -10,11 +10,11 @@ functional = torch.nn.functional
 
 from torch_models import MODELS, training  # noqa: E402  (needs torch)
 
-SAMPLES = {"net": 250, "mlp": 100, "lenet": 100, "resnet18": 32}  # all of them in every batch, so that their order does not matter
+SAMPLES = {"net": 250, "mlp": 100, "lenet": 100, "resnet18": 32}  # all in every batch, so that their order does not matter
 STEPS = {"net": 20, "mlp": 20, "lenet": 20, "resnet18": 3}
-SEEDS = {"net": 5, "mlp": 7, "lenet": 7, "resnet18": 7}  # of the initial weights
-PRECISE = 1e-5  # of losses, relative
-# Rounding grows through twenty batch norms: PyTorch's own losses in fp32 part from those in fp64 by 6e-4 here, with
+SEEDS = {"net": 5, "mlp": 7, "lenet": 7, "resnet18": 7}  # for the initial weights
+PRECISE = 1e-5  # relative tolerance of losses
+# Rounding errors grow through twenty batch norms: PyTorch's own fp32 losses differ from fp64 by 6e-4 here, with
 # channels_last by 1e-3.
 TOLERANCE = {"resnet18": 2e-3}
 
@@ -70,8 +70,8 @@ def sgd(rate):
     return lambda parameters: torch.optim.SGD(parameters, lr=rate)
 
 
-# Slow enough that a pooling which takes the other of two nearly equal pixels stays within the tolerance: with larger
-# steps PyTorch's own losses in fp32 and fp64 part by more than 1e-5.
+# Learning rates are low enough that max pooling may select the other of two nearly equal pixels within the tolerance: with
+# larger steps, PyTorch's own fp32 and fp64 losses differ by more than 1e-5.
 SGD = {
     "plain": {"sgd_momentum": 0, "learning_rate": 0.02},
     "momentum": {"sgd_momentum": 0.9, "learning_rate": 0.002},
@@ -88,7 +88,7 @@ def optimizer_of(name):
 
 @pytest.mark.parametrize("name, processes, strategy", [
     ("momentum", 2, "shared_memory"), ("plain", 3, "bucketed"), ("nesterov and weight decay", 3, "flat")])
-def test_sgd_follows_pytorch_however_gradients_are_averaged(tmp_path, initial, name, processes, strategy):
+def test_sgd_matches_pytorch_with_every_averaging_strategy(tmp_path, initial, name, processes, strategy):
     run, weights = check(tmp_path, "net", initial, SGD[name] | averaging(strategy), processes, optimizer_of(name),
                          loss=functional.nll_loss)
     assert run.losses()[-1] < 0.98 * run.losses()[0]
@@ -96,23 +96,23 @@ def test_sgd_follows_pytorch_however_gradients_are_averaged(tmp_path, initial, n
     assert relative_difference(run.weights(), weights) < 1e-2
 
 
-def test_the_kinds_of_sgd_differ_by_more_than_the_tolerance(initial):
+def test_the_variants_of_sgd_differ_by_more_than_the_tolerance(initial):
     losses = [losses_of_pytorch("net", initial["net"], optimizer_of(name), loss=functional.nll_loss)[0] for name in SGD]
     for one, other in [(0, 1), (0, 2), (1, 2)]:
         assert losses[one][-1] != pytest.approx(losses[other][-1], rel=1e-3)
 
 
 @pytest.mark.parametrize("name, processes", [("mlp", 2), ("lenet", 3)])
-def test_every_model_follows_pytorch(tmp_path, initial, name, processes):
+def test_every_model_matches_pytorch(tmp_path, initial, name, processes):
     run, weights = check(tmp_path, name, initial, {"learning_rate": 0.01}, processes, sgd(0.01))
     assert relative_difference(run.weights(), weights) < 1e-3
 
 
-def test_resnet18_follows_pytorch_with_synchronised_batch_norm(tmp_path, initial):
+def test_resnet18_matches_pytorch_with_synchronised_batch_norm(tmp_path, initial):
     changes = {"learning_rate": 0.001, "sync_batch_norm": True}
     run, weights = check(tmp_path, "resnet18", initial, changes, 3, sgd(0.001))
     assert run.weights()["1.num_batches_tracked"] == STEPS["resnet18"]
-    # Biases in front of a batch norm have a gradient of nothing but rounding.
+    # Gradients of biases before a batch norm are pure rounding.
     ours = run.weights()
     assert list(ours) == list(weights)
     large = {name: tensor for name, tensor in weights.items() if tensor.ndim > 1 or "running" in name}
@@ -120,7 +120,7 @@ def test_resnet18_follows_pytorch_with_synchronised_batch_norm(tmp_path, initial
 
 
 @pytest.mark.sweep
-def test_batch_norm_of_one_process_each_differs_from_the_synchronised(tmp_path, initial):
+def test_unsynchronised_batch_norm_differs_from_synchronised(tmp_path, initial):
     def first_loss(output, synchronised):
         changes = {"learning_rate": 0.01, "sync_batch_norm": synchronised, "max_steps": 1}
         return train_ours(tmp_path, "resnet18", initial["resnet18"], changes, 2, output=output).losses()[0]
@@ -129,7 +129,7 @@ def test_batch_norm_of_one_process_each_differs_from_the_synchronised(tmp_path, 
 
 
 @pytest.mark.parametrize("name, processes", [("adam", 3), ("adamw", 1)])
-def test_every_optimizer_follows_pytorch(tmp_path, initial, name, processes):
+def test_every_optimizer_matches_pytorch(tmp_path, initial, name, processes):
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
     changes = {"optimizer": name, "learning_rate": 1e-3, "weight_decay": 0.01}
     check(tmp_path, "mlp", initial, changes, processes,
@@ -137,7 +137,7 @@ def test_every_optimizer_follows_pytorch(tmp_path, initial, name, processes):
 
 
 @pytest.mark.parametrize("schedule, make", [
-    # One step an epoch here, so PyTorch's epochs are steps.
+    # One step per epoch here, so PyTorch's epochs are steps.
     ({"name": "step", "step_epochs": 5, "gamma": 0.5}, ("StepLR", {"step_size": 5, "gamma": 0.5})),
     ({"name": "linear", "final_factor": 0.1},
      ("LinearLR", {"start_factor": 1.0, "end_factor": 0.1, "total_iters": 20})),
@@ -148,7 +148,7 @@ def test_every_optimizer_follows_pytorch(tmp_path, initial, name, processes):
      ("OneCycleLR", {"max_lr": 0.03, "total_steps": 20, "pct_start": 0.6, "div_factor": 5, "final_div_factor": 50,
                      "cycle_momentum": False})),
 ])
-def test_every_schedule_is_pytorchs(tmp_path, schedule, make):
+def test_every_schedule_matches_pytorch(tmp_path, schedule, make):
     kind, arguments = make
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.02)
@@ -164,7 +164,7 @@ def test_every_schedule_is_pytorchs(tmp_path, schedule, make):
     assert [step["learning_rate"] for step in run.steps()] == pytest.approx(rates, rel=1e-6, abs=1e-12)
 
 
-def test_warm_up_smoothing_and_clipping_follow_pytorch(tmp_path, initial):
+def test_warm_up_smoothing_and_clipping_match_pytorch(tmp_path, initial):
     changes = {"learning_rate": 0.05, "schedule": {"warmup_epochs": 4}, "label_smoothing": 0.1,
                "max_gradient_norm": 0.5}
     check(tmp_path, "mlp", initial, changes, 2, sgd(0.05), factor=lambda step: min(1, (step + 1) / 4), clip=0.5,

@@ -1,4 +1,4 @@
-"""TensorBoard's event file, read with a reader of the tests' own."""
+"""Tests TensorBoard's event file with the reader in events.py."""
 
 import numpy
 import pytest
@@ -19,7 +19,7 @@ def run(tmp_path_factory):
     return train(tmp_path_factory.mktemp("run"), WITH_HISTOGRAMS, processes=2)
 
 
-def test_scalars_are_those_of_the_metrics(run):
+def test_scalars_match_the_metrics(run):
     events = events_of(run.path)
     steps = {"step/loss": "loss", "step/learning_rate": "learning_rate", "step/samples_per_second": "samples_per_second"}
     for tag, key in steps.items():
@@ -47,7 +47,7 @@ def test_histograms_count_every_weight(run):
         assert len(gradient) == 2 and gradient[-1][1]["sum_squares"] > 0
 
 
-def test_gradients_are_averaged_whatever_averages_them(tmp_path):
+def test_gradient_histograms_are_averaged_with_every_strategy(tmp_path):
     shared, flat = (events_of(train(tmp_path, WITH_HISTOGRAMS | averaging(strategy), processes=2, output=strategy).path)
                     for strategy in ("shared_memory", "flat"))
     names = {name for name, *_ in shared if name.startswith("gradients/")}
@@ -56,7 +56,7 @@ def test_gradients_are_averaged_whatever_averages_them(tmp_path):
         assert of(shared, name) == of(flat, name)
 
 
-def test_a_resumed_run_continues_its_file_as_if_nothing_had_happened(tmp_path):
+def test_a_resumed_run_continues_its_event_file_seamlessly(tmp_path):
     whole = train(tmp_path, SMALL_RUN, output="whole")
     train(tmp_path, SMALL_RUN | {"epochs": 1}, output="parts")
     parts = train(tmp_path, SMALL_RUN, "--resume", "auto", output="parts")
@@ -70,7 +70,7 @@ def test_a_resumed_run_continues_its_file_as_if_nothing_had_happened(tmp_path):
     assert [event[:3] for event in found] == [event[:3] for event in wanted]
 
 
-def test_events_that_cannot_be_written_end_no_run(tmp_path):
+def test_unwritable_events_do_not_end_the_run(tmp_path):
     (tmp_path / "run" / "events.out.tfevents.1.here").mkdir(parents=True)
     folder = train(tmp_path, SMALL_RUN | {"epochs": 1})
     assert folder.stderr.count("the run continues without TensorBoard's events") == 1

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: a real one, of which the other end is read and drawn here."""
+"""Tests the output of a run on a terminal: a real pty, whose output is read and rendered here."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ from support import BINARY, LONG_S, environment, run, train, wait_until, write_c
 
 
 class Terminal:
-    """Runs a command on a terminal with that number of columns, and records its output."""
+    """Runs a command on a terminal of the given width and records its output."""
 
     def __init__(self, command, folder, columns, term="xterm"):
         self.main, other = pty.openpty()
@@ -58,7 +58,7 @@ class Terminal:
 
 
 def drawn(text, columns):
-    """The lines that a terminal shows in the end. Supports what a run may send: CR, LF, colours, erase to the end."""
+    """Returns the lines that a terminal finally shows. Supports the control codes of a run: CR, LF, colours, erase to the end."""
     rows, row, column = [[]], 0, 0
     for part in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|.", text, re.DOTALL):
         if part == "\x1b[J":
@@ -110,7 +110,7 @@ def test_a_run_fits_its_terminal(tmp_path, columns):
     assert any("loss" in line and "ETA" in line for line in shown)
 
 
-def test_a_run_follows_its_terminal_when_that_is_made_narrower(tmp_path):
+def test_a_run_adapts_when_its_terminal_becomes_narrower(tmp_path):
     terminal = start_on(tmp_path, 120, {"epochs": 1000, "data": {"limit_test": 100}})
     wait_until(lambda: "ETA" in terminal.text, "the first steps")
     terminal.resize(50)
@@ -122,7 +122,7 @@ def test_a_run_follows_its_terminal_when_that_is_made_narrower(tmp_path):
     assert terminal.wait() == 130
 
 
-def test_ctrl_c_leaves_a_clean_line_and_the_command_that_resumes(tmp_path):
+def test_ctrl_c_leaves_a_clean_line_and_prints_the_resume_command(tmp_path):
     terminal = start_on(tmp_path, 300, {"epochs": 1000, "data": {"limit_test": 100}})
     wait_until(lambda: "ETA" in terminal.text, "the first steps")
     terminal.type(b"\x03")
@@ -133,7 +133,7 @@ def test_ctrl_c_leaves_a_clean_line_and_the_command_that_resumes(tmp_path):
 
 
 @pytest.mark.parametrize("delay_s", [0.1, 0.2, 0.4])
-def test_ctrl_c_in_start_up_says_a_word_and_leaves_no_folder(tmp_path, delay_s):
+def test_ctrl_c_during_start_up_prints_a_message_and_leaves_no_folder(tmp_path, delay_s):
     terminal = start_on(tmp_path, 80, {"epochs": 1000})
     time.sleep(delay_s)
     terminal.type(b"\x03")
@@ -153,7 +153,7 @@ def test_a_dumb_terminal_gets_plain_lines(tmp_path):
     assert re.search(r"^epoch 1/1, step 20/20: loss \S+, [\d,]+ samples/s, ETA 0:00\r$", terminal.text, re.MULTILINE)
 
 
-def test_the_end_of_a_run_says_what_to_do_next(tmp_path):
+def test_a_finished_run_prints_the_next_commands(tmp_path):
     folder = train(tmp_path, {"epochs": 2})
     lines = folder.stderr.splitlines()[-3:]
     assert lines[0].endswith("checkpoints/best.safetensors"), lines

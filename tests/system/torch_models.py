@@ -1,4 +1,4 @@
-"""The models as PyTorch has them: those that the benchmarks train."""
+"""The models of the benchmarks in PyTorch."""
 
 import torch
 from support import REPOSITORY, import_file
@@ -9,12 +9,12 @@ MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
 
 
 def shuffled(count, seed):
-    """The order of samples in an epoch; its seed is that of the run plus the number of the epoch."""
+    """Returns the sample order of an epoch; its seed is the seed of the run plus the epoch number."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
 def training(model, optimizer, batches, loss=torch.nn.functional.cross_entropy, before_update=lambda: None):
-    """Takes a step for each (images, labels), and yields its loss after it."""
+    """Takes a training step for each (images, labels) and yields its loss."""
     for images, labels in batches:
         optimizer.zero_grad()
         value = loss(model(images), labels)

@@ -1,4 +1,4 @@
-"""Networks as lists of layers of a config, and the modules of PyTorch that they mean."""
+"""Networks as config lists of layers, and the equivalent PyTorch modules."""
 
 from collections import OrderedDict
 
@@ -7,7 +7,7 @@ from torch import nn
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid,
                "leaky_relu": nn.LeakyReLU, "relu6": nn.ReLU6, "hardswish": nn.Hardswish, "hardsigmoid": nn.Hardsigmoid}
-# How PyTorch makes a layer of its arguments and of the shape that it takes, without the batch.
+# PyTorch module of each layer, from its arguments and its input shape without the batch dimension.
 MODULES = {
     "conv2d": lambda shape, out_channels, **others: nn.Conv2d(shape[0], out_channels, **others),
     "linear": lambda shape, out_features, **others: nn.Linear(shape[0], out_features, **others),
@@ -48,8 +48,8 @@ class Gate(nn.Module):
 
 
 def torch_network(layers, shape, classes=10):
-    """The nn.Sequential for a list of layers and inputs of this shape without the batch, such as [C,H,W]. Its weights are
-    drawn in the order of the list."""
+    """Returns the nn.Sequential for a list of layers and an input shape without the batch dimension, such as [C,H,W]. Weights
+    are initialised in list order."""
     modules = OrderedDict()
     for index, entry in enumerate(layers):
         arguments = {"name": entry} if isinstance(entry, str) else dict(entry)
@@ -60,7 +60,7 @@ def torch_network(layers, shape, classes=10):
 
 
 def plain(value, classes):
-    """An argument in PyTorch's form, in which [height, width] is a tuple."""
+    """Returns an argument in PyTorch's form, with [height, width] as a tuple."""
     if value == "classes":
         return classes
     return tuple(value) if isinstance(value, list) and isinstance(value[0], int) else value
@@ -75,8 +75,8 @@ def shape_behind(module, shape):
 
 
 def with_statistics(make_model, shape):
-    """A model in evaluation mode, with the statistics of a batch of noise, factors that differ by channel, and logits of
-    about 1."""
+    """Returns a model in evaluation mode, with running statistics of a batch of noise, batch norm weights that differ by
+    channel, and logits of about 1."""
     torch.manual_seed(1)
     model = make_model()
     for layer in model.modules():
@@ -85,7 +85,7 @@ def with_statistics(make_model, shape):
             nn.init.uniform_(layer.weight, 0.5, 1.5)
             nn.init.normal_(layer.bias, 0, 0.2)
     with torch.no_grad():
-        noise = (torch.rand(16, *shape) - 0.45) / 0.225  # as pictures of noise are for published networks
+        noise = (torch.rand(16, *shape) - 0.45) / 0.225  # like noise normalised for published networks
         model.train()(noise)
         scale = model.eval()(noise).std()
         for parameter in list(model.parameters())[-2:]:
@@ -94,7 +94,7 @@ def with_statistics(make_model, shape):
 
 
 LAST = {"name": "linear", "out_features": "classes"}
-# Together they have every kind of layer and argument; for images [1,14,13], which are neither square nor of even sides.
+# Together they cover every layer and argument; for images [1,14,13], which are not square and have an odd width.
 NETWORKS = {
     "pools": [
         {"name": "conv2d", "out_channels": 4, "kernel_size": [3, 2], "padding": [1, 2], "bias": False},

@@ -1,4 +1,4 @@
-"""The binary as a worker of torchrun and of other launchers that set the same variables."""
+"""Tests the binary as a worker of torchrun and of other launchers that set the same variables."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def own_launcher(tmp_path_factory):
     return train(tmp_path_factory.mktemp("own"), CONFIG, processes=2)
 
 
-def test_torchrun_gives_the_weights_of_our_own_launcher(tmp_path, own_launcher):
+def test_torchrun_gives_the_weights_of_our_launcher(tmp_path, own_launcher):
     with torchrun(tmp_path, CONFIG, "--standalone") as process:
         assert process.wait() == 0, process.stderr
         folder = process.run_folder
@@ -32,7 +32,7 @@ def test_torchrun_gives_the_weights_of_our_own_launcher(tmp_path, own_launcher):
     assert folder.read_json("accuracies.json") == own_launcher.read_json("accuracies.json")
 
 
-def test_a_killed_rank_ends_torchrun_and_leaves_nothing(tmp_path):
+def test_a_killed_rank_ends_torchrun_and_leaves_no_process(tmp_path):
     with torchrun(tmp_path, LONG_RUN, "--standalone") as process:
         process.wait_for_step(5)
         send(process.wait_for_ranks(2)[1], signal.SIGKILL)
@@ -41,7 +41,7 @@ def test_a_killed_rank_ends_torchrun_and_leaves_nothing(tmp_path):
         assert "rank 0" in process.stderr and "lost another rank" in process.stderr
 
 
-def test_torchruns_restart_resumes_from_the_checkpoint_to_the_same_bits(tmp_path, own_launcher):
+def test_a_restart_by_torchrun_resumes_from_the_checkpoint_to_the_same_bits(tmp_path, own_launcher):
     with torchrun(tmp_path, CONFIG, "--standalone", "--max-restarts", 1) as process:
         process.wait_for_step(16)
         send(process.wait_for_ranks(2)[1], signal.SIGKILL)
@@ -58,11 +58,11 @@ def own_launcher_flat(tmp_path_factory):
     return train(tmp_path_factory.mktemp("flat"), CONFIG | FLAT, processes=2)
 
 
-FLAT = {"gradient_averaging": {"strategy": "flat"}}  # what ranks on two hosts would take, too
+FLAT = {"gradient_averaging": {"strategy": "flat"}}  # also the strategy of ranks on two hosts
 
 
 def two_agents(folder, *flags):
-    """As on two nodes with one process each; both are on this one, so Gloo is shown the way."""
+    """Starts two torchrun agents with one process each, like two nodes, but both on this machine, with Gloo on loopback."""
     config = write_config(folder, CONFIG | FLAT)
     command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nnodes", 2, "--nproc-per-node", 1,
                "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "two",
@@ -71,7 +71,7 @@ def two_agents(folder, *flags):
 
 
 @pytest.mark.sweep
-def test_torchrun_with_two_agents_gives_the_weights_of_our_own_launcher(tmp_path, own_launcher_flat):
+def test_torchrun_with_two_agents_gives_the_weights_of_our_launcher(tmp_path, own_launcher_flat):
     with two_agents(tmp_path) as agents:
         for agent in agents:
             assert agent.wait() == 0, agent.stderr
@@ -91,17 +91,17 @@ def test_two_agents_of_torchrun_restart_after_a_lost_rank_to_the_same_bits(tmp_p
     assert folder.digest() == own_launcher_flat.digest()
 
 
-def test_torchrun_reports_our_cause(tmp_path):
+def test_torchrun_reports_the_cause_of_a_failure(tmp_path):
     with torchrun(tmp_path, {"learning_rate": 1e30}, "--standalone") as process:
         assert process.wait() != 0
         report = process.stderr[process.stderr.index("Root Cause"):]
         assert "the loss became" in report, report
 
 
-# By hand
+# Ranks started manually
 
 
-def test_ranks_started_by_hand_meet_at_the_master_port(tmp_path, own_launcher):
+def test_manually_started_ranks_meet_at_the_master_port(tmp_path, own_launcher):
     with workers(tmp_path, CONFIG) as (first, second):
         assert first.wait() == 0, first.stderr
         assert second.wait() == 0, second.stderr
@@ -109,11 +109,11 @@ def test_ranks_started_by_hand_meet_at_the_master_port(tmp_path, own_launcher):
 
 
 @pytest.mark.parametrize("strategy, code", swept([("auto", 0), ("shared_memory", 2)], [("auto", 0)]))
-def test_ranks_in_user_namespaces_of_their_own_send_messages_and_shards_keep_their_bits(tmp_path, strategy, code):
-    """As with a rootless container for each rank: none may look into another one's /proc/PID/fd."""
+def test_ranks_in_separate_user_namespaces_use_flat_and_shards_keep_their_bits(tmp_path, strategy, code):
+    """Like one rootless container per rank: no rank may access another one's /proc/PID/fd."""
     apart = ["unshare", "--user", "--map-root-user"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no user namespaces here")
+        pytest.skip("user namespaces are not available")
     changes = CONFIG | {"deterministic": {"shards": 2}, "gradient_averaging": {"strategy": strategy}}
     with workers(tmp_path, changes, before=apart) as (first, second):
         assert (first.wait(), second.wait()) == (code, code), first.stderr + second.stderr
@@ -126,7 +126,7 @@ def test_ranks_in_user_namespaces_of_their_own_send_messages_and_shards_keep_the
         assert first.run_folder.digest() == shared.digest()
 
 
-def test_a_failure_is_written_where_torchrun_reads_it(tmp_path):
+def test_a_failure_is_written_to_torchruns_error_file(tmp_path):
     error_file = tmp_path / "error.json"
     before = time.time()
     with workers(tmp_path, {"learning_rate": 1e30}, 1, variables={"TORCHELASTIC_ERROR_FILE": error_file}) as (process,):
@@ -137,8 +137,8 @@ def test_a_failure_is_written_where_torchrun_reads_it(tmp_path):
     assert before - 1 <= int(message["extraInfo"]["timestamp"]) <= time.time() + 1
 
 
-def test_a_restart_does_not_undo_the_refusal(tmp_path, own_launcher):
-    """torchrun restarts a worker that refused to start, but the run in the folder is not of this launch."""
+def test_a_restart_does_not_override_the_refusal(tmp_path, own_launcher):
+    """torchrun restarts a worker that refused to start, but the run in the folder belongs to another launch."""
     before = own_launcher.digest()
     agent = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1",
              "TORCHELASTIC_ERROR_FILE": f"{tmp_path}/none_x/attempt_1/0/error.json"}
@@ -152,7 +152,7 @@ def test_a_restart_does_not_undo_the_refusal(tmp_path, own_launcher):
 # Before the first step
 
 
-def test_a_worker_that_is_told_to_end_before_its_first_step_says_so_by_its_exit_code(tmp_path):
+def test_the_exit_code_shows_that_a_worker_was_stopped_before_its_first_step(tmp_path):
     for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         with worker(tmp_path, 0, free_port(), CONFIG) as waiting:  # for rank 1
             wait_until(lambda: "mnist-train-worker" in executable_of(waiting.pid), "the worker")
@@ -160,8 +160,8 @@ def test_a_worker_that_is_told_to_end_before_its_first_step_says_so_by_its_exit_
             waiting.stop(number, code)
 
 
-def test_a_task_that_is_to_be_requeued_before_its_first_step_is(tmp_path):
-    """SIGUSR1 waits until there is something to save."""
+def test_a_task_can_be_requeued_before_its_first_step(tmp_path):
+    """SIGUSR1 stays pending until there is something to save."""
     scontrol = tmp_path / "scontrol"
     scontrol.write_text(f"#!/bin/sh\necho \"$@\" | tee {tmp_path}/asked\n")
     scontrol.chmod(0o755)
@@ -182,19 +182,19 @@ def test_a_task_that_is_to_be_requeued_before_its_first_step_is(tmp_path):
 
 OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
 MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-BY_SCRIPT = ["sh", "-c", '"$0" "$@"; exit $?']  # which stays the parent
+BY_SCRIPT = ["sh", "-c", '"$0" "$@"; exit $?']  # the shell stays the parent
 
 
 @pytest.mark.parametrize("names, launcher, before", [(OPEN_MPI, "open-mpi", []), (MPICH, "mpich", []),
                                                      (MPICH[:3], "mpich", BY_SCRIPT)])
 def test_processes_of_one_mpirun_meet_on_one_host(tmp_path, own_launcher, names, launcher, before):
-    """Nothing in their environment names the job, but they have one ancestor."""
+    """Their environment does not identify the job, but they have a common ancestor."""
     command = [*before, BINARY, "--config", write_config(tmp_path, CONFIG), "--output", tmp_path / "run"]
     with at_once(Process(command, tmp_path, tmp_path / "run", dict(zip(names, (rank, 2, rank, 2)))) for rank in range(2)) as ranks:
         for rank in ranks:
             assert rank.wait() == 0, rank.stderr
     assert ranks[0].run_folder.digest() == own_launcher.digest()
     assert ranks[0].run_folder.summary()["launcher"] == launcher
-    for rank in range(2):  # what was decided, and by which variables
+    for rank in range(2):  # the decision, and the variables it is based on
         log = (tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text()
         assert f"rank {rank} of 2" in log and ", ".join(names[:3]) in log, log

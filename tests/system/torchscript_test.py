@@ -1,4 +1,4 @@
-"""Networks in TorchScript files: trained, resumed and read back, and refused with their name if they cannot be trained."""
+"""Tests TorchScript networks: training, resume, reading the result in Python, and messages for scripts that cannot be trained."""
 
 import itertools
 import zipfile
@@ -20,7 +20,7 @@ CONFIG = {"epochs": 2, "batch_size": 45, "test_batch_size": 100, "sgd_momentum":
 
 
 class Small(nn.Module):
-    """With nested modules, running statistics, a buffer, and random draws."""
+    """A network with nested modules, running statistics, a buffer, and dropout."""
 
     def __init__(self):
         super().__init__()
@@ -74,7 +74,7 @@ def test_describe_shows_modules_and_parameters(tmp_path, small):
 
 @pytest.mark.parametrize("save", [torch.jit.script, lambda model: torch.jit.trace(model, torch.zeros(2, 1, 28, 28))],
                          ids=["script", "trace"])
-def test_it_learns_what_the_same_network_built_in_learns(tmp_path, save):
+def test_a_script_trains_like_the_built_in_network(tmp_path, save):
     torch.manual_seed(1)
     net = Net()
     torch.save(net.state_dict(), tmp_path / "first.pt")
@@ -82,7 +82,7 @@ def test_it_learns_what_the_same_network_built_in_learns(tmp_path, save):
     changes = merged(CONFIG, {"max_steps": 6})
     built_in = train(tmp_path, merged(changes, {"model": {"weights": str(tmp_path / "first.pt")}}), output="built_in")
     scripted = train(tmp_path, merged(changes, {"model": {"torchscript": "net.ts"}}), processes=3, output="scripted")
-    # On some processors a sum rounded otherwise makes a pooling window choose another pixel.
+    # On some CPUs different rounding makes max pooling select another pixel.
     assert relative_difference(scripted.weights(), built_in.weights()) < 5e-4
     assert scripted.losses()[-1] == pytest.approx(built_in.losses()[-1], rel=1e-4)
 
@@ -92,15 +92,15 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, small):
     assert check_that_a_stopped_run_resumes(tmp_path, changes, 2).summary()["precision"] == "bf16"
 
 
-def test_each_step_of_each_seed_draws_something_else(tmp_path, small):
-    # The only batch has all samples and nothing is learnt, so but for the dropout all losses would be the same.
+def test_dropout_differs_by_step_and_seed(tmp_path, small):
+    # The only batch has all samples and weights do not change, so losses differ only by dropout.
     changes = with_script(small, learning_rate=0, data={"limit_train": 45})
     losses = [loss for seed in (1, 2) for loss in train(tmp_path, changes | {"seed": seed}, output=f"{seed}").losses()]
     assert len(losses) == 4
     assert all(abs(one - other) > 1e-4 for number, one in enumerate(losses) for other in losses[:number])
 
 
-def test_python_and_this_program_read_what_was_trained(tmp_path, small):
+def test_python_and_mnist_train_read_the_trained_weights(tmp_path, small):
     folder = train(tmp_path, with_script(small, epochs=4, learning_rate=0.05), processes=2)
     model = torch.jit.load(str(small)).eval()
     model.load_state_dict(torch.load(folder.path / "model.pt", weights_only=True), strict=True)
@@ -121,7 +121,7 @@ def test_python_and_this_program_read_what_was_trained(tmp_path, small):
     assert set(torch.load(tmp_path / "exported.pt", weights_only=True)) == set(model.state_dict())
 
 
-def test_a_checkpoint_without_its_script_says_what_it_lacks(tmp_path):
+def test_a_checkpoint_without_its_script_is_refused_with_the_missing_file(tmp_path):
     script(Linear(), tmp_path / "linear.ts")
     folder = train(tmp_path, with_script(tmp_path / "linear.ts", max_steps=2))
     (tmp_path / "linear.ts").unlink()
@@ -168,13 +168,13 @@ class Shared(nn.Module):
 
 
 class ComputesInFloat(Linear):
-    """Which fails in bf16 alone."""
+    """Fails only in bf16."""
 
     def forward(self, images):
         return self.fc(images.flatten(1) * torch.ones(1))
 
 
-# The model, and parts of the message.
+# Name: (model, parts of the message).
 REFUSED = {
     "two inputs": (TwoInputs(), ["Tensor images, Tensor others) -> Tensor", "one tensor"]),
     "a tuple": (Tuple(), ["Tensor images) -> ((Tensor, Tensor))"]),
@@ -186,7 +186,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_script_that_cannot_be_trained_is_refused_by_name(tmp_path, case):
+def test_a_script_that_cannot_be_trained_is_refused_with_a_reason(tmp_path, case):
     model, parts = REFUSED[case]
     refused = train(tmp_path, with_script(script(model, tmp_path / "model.ts")), expect=2)
     for part in ["/model/torchscript: ", str(tmp_path / "model.ts"), *parts]:
@@ -194,7 +194,7 @@ def test_a_script_that_cannot_be_trained_is_refused_by_name(tmp_path, case):
     assert not (tmp_path / "run" / "model.pt").exists()
 
 
-def test_a_script_that_cannot_compute_in_bf16_is_told_to_use_fp32(tmp_path):
+def test_a_script_that_fails_in_bf16_is_refused_with_the_advice_to_use_fp32(tmp_path):
     changes = with_script(script(ComputesInFloat(), tmp_path / "model.ts"), max_steps=1)
     refused = train(tmp_path, changes | {"precision": "bf16"}, expect=2)
     assert "BFloat16" in refused.stderr and "set precision to fp32" in refused.stderr
@@ -206,13 +206,13 @@ def test_a_frozen_script_is_refused(tmp_path):
     assert "torch.jit.freeze" in train(tmp_path, with_script(tmp_path / "frozen.ts"), expect=2).stderr
 
 
-def test_a_script_with_batch_norm_that_must_be_synchronised_is_refused(tmp_path, small):
+def test_sync_batch_norm_with_a_script_is_refused(tmp_path, small):
     refused = train(tmp_path, with_script(small, sync_batch_norm=True), processes=2, expect=2)
     assert "body.1 (BatchNorm2d)" in refused.stderr
 
 
 def broken_files(folder, whole):
-    """(name, part of the message) of files that are not whole scripts."""
+    """Yields (name, part of the message) of files that are not complete scripts."""
     def write(name, content):
         (folder / name).write_bytes(content)
         return name
@@ -229,7 +229,7 @@ def broken_files(folder, whole):
     yield write("last byte.ts", whole[:-1]), "is damaged"
 
 
-def test_a_file_that_is_no_whole_script_is_refused(tmp_path, small):
+def test_incomplete_scripts_and_other_files_are_refused(tmp_path, small):
     for name, part in broken_files(tmp_path, small.read_bytes()):
         refused = run("--config", write_config(tmp_path, with_script(tmp_path / name)), "--output", tmp_path / "run",
                       "--nproc-per-node", 2, expect=2)
@@ -237,7 +237,7 @@ def test_a_file_that_is_no_whole_script_is_refused(tmp_path, small):
 
 
 @pytest.mark.sweep
-def test_damage_to_a_script_crashes_nothing(tmp_path, small):
+def test_a_damaged_script_does_not_crash_the_program(tmp_path, small):
     whole = small.read_bytes()
     path = tmp_path / "damaged.ts"
     with zipfile.ZipFile(small) as archive:
@@ -259,7 +259,7 @@ class WithConstant(Linear):
 
 
 @needs_fake_gpus
-def test_on_a_gpu_its_constants_are_there_too_and_steps_are_eager(tmp_path):
+def test_on_a_gpu_constants_are_moved_and_steps_are_eager(tmp_path):
     torch.jit.trace(WithConstant(), torch.zeros(2, 1, 28, 28)).save(str(tmp_path / "constant.ts"))
     changes = with_script(tmp_path / "constant.ts", max_steps=6, **ON_GPU)
     folder = train(tmp_path, changes, processes=2, variables=fake_gpus(2))

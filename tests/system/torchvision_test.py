@@ -1,4 +1,4 @@
-"""data.augment compared with torchvision.transforms.v2.functional, with the random numbers of the program."""
+"""Compares data.augment with torchvision.transforms.v2.functional, using the program's random numbers."""
 
 import math
 
@@ -18,7 +18,7 @@ TRIVIAL = ("identity shear_x shear_y translate_x translate_y rotate brightness s
 
 
 def mixed_bits(bits):
-    """The finalizer of splitmix64."""
+    """Returns `bits` after the finalizer of splitmix64."""
     bits = (bits + 0x9E3779B97F4A7C15) & BITS
     bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & BITS
     bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & BITS
@@ -26,7 +26,7 @@ def mixed_bits(bits):
 
 
 def uniform(sample, number, entry=0):
-    """The number of an entry of data.augment for a sample, in the first epoch."""
+    """Returns the random number that an entry of data.augment draws for a sample in the first epoch."""
     state = 0
     for word in (SEED, 0, sample, entry << 8 | number):
         state = mixed_bits(state ^ mixed_bits(word))
@@ -42,7 +42,7 @@ def single(value):
 
 
 def draw_box(sample, number, scale, ratio, size, fits):
-    """Top, left, and the two sides, the first of which is longer if the ratio is above 1."""
+    """Returns top, left and the two sides; the first is longer if the ratio is above 1."""
     for i in range(number, number + 20, 2):
         area = size[0] * size[1] * between(*scale, sample, i)
         shape = math.exp(between(math.log(ratio[0]), math.log(ratio[1]), sample, i + 1))
@@ -140,7 +140,7 @@ OPERATIONS = {
 
 
 def make_pictures(channels, height, width):
-    """Noise, waves and few levels."""
+    """Returns images of noise, of waves and with few levels."""
     random = numpy.random.default_rng(3)
     y, x = numpy.mgrid[0:height, 0:width]
     for i in range(COUNT):
@@ -152,7 +152,7 @@ def make_pictures(channels, height, width):
 
 @pytest.fixture(scope="module", params=SIZES)
 def pictures(request, tmp_path_factory):
-    """A folder of pictures of one kind, and their pixels by sample."""
+    """Returns a folder of images of one size, and their pixels by sample."""
     folder = tmp_path_factory.mktemp(request.param)
     for half in ("train", "test"):
         for label in "ab":
@@ -168,7 +168,7 @@ def pictures(request, tmp_path_factory):
 
 
 def preview(folder, place, augment):
-    """The facts of the samples of one batch, with their pixels [C,H,W]."""
+    """Returns the preview records of one batch, with pixels [C,H,W]."""
     data = own_data("image-folder", folder / "train", folder / "test", augment=augment)
     config = write_config(place, {"seed": SEED, "batch_size": COUNT, "data": data})
     (images,) = read_preview(config, place / "grid.png", "--nproc-per-node", 1)
@@ -179,7 +179,7 @@ def preview(folder, place, augment):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
-def test_pixels_are_those_of_torchvision(tmp_path, pictures, operation):
+def test_pixels_match_torchvision(tmp_path, pictures, operation):
     folder, pixels = pictures
     entry = OPERATIONS[operation]
     if operation in (erasing, rotate):
@@ -196,13 +196,13 @@ def test_pixels_are_those_of_torchvision(tmp_path, pictures, operation):
 
 
 def symmetric_beta(alpha, first, second):
-    """The program's draw from Beta(alpha, alpha), whose distribution its unit tests check."""
+    """Returns the program's draw from Beta(alpha, alpha); unit tests check its distribution."""
     cosine = math.cos(2 * math.pi * second)
     square = cosine**2 * math.expm1(-math.log1p(-first) / alpha)
     return 0.5 + math.copysign(0.5, cosine) * (1 / math.sqrt(1 + 1 / square) if square > 0 else 0)
 
 
-def test_cutmix_weighs_labels_by_the_area_that_was_replaced(tmp_path, pictures):
+def test_cutmix_weighs_labels_by_the_replaced_area(tmp_path, pictures):
     folder, pixels = pictures
     images = preview(folder, tmp_path, [{"name": "cutmix", "alpha": 0.7}])
     for image, partner in zip(images, images[1:] + images[:1]):

@@ -1,4 +1,4 @@
-"""The accuracy that a run reaches, and the files that it leaves."""
+"""Tests the accuracy and the output files of a run."""
 
 import pytest
 from support import BINARY, LONG_S, REPOSITORY, Process, RunFolder, run, train, train_command, write_config
@@ -13,7 +13,7 @@ SUMMARY_FIELDS = {
 }
 
 
-# With configs/mnist_fast.json below the only run on all of MNIST in the system tests: about 10 s on two cores.
+# Besides configs/mnist_fast.json below, the only run on all of MNIST in the system tests: about 10 s on two cores.
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
     changes = {
@@ -34,12 +34,12 @@ def test_one_fast_epoch_reaches_99_percent(tmp_path):
     assert RunFolder(tmp_path / "run").summary()["test_accuracy"] > 0.988  # single seeds: 0.9895 to 0.9915
 
 
-def test_drawn_digits_are_learned(tmp_path):
+def test_synthetic_digits_are_learned(tmp_path):
     data = {"dataset": None, "format": "synthetic"}
     assert 0.8 < train(tmp_path, {"epochs": 4, "data": data}).summary()["best_test_accuracy"] < 1
 
 
-def test_metrics_tell_every_interval_and_every_epoch(full):
+def test_metrics_record_every_interval_and_every_epoch(full):
     steps, (epoch,) = full.steps(), full.epochs()
     assert len(steps) + 1 == len(full.lines())
     assert [(step["step"], step["epoch"]) for step in steps] == [(100, 1), (200, 1), (300, 1), (400, 1)]
@@ -50,7 +50,7 @@ def test_metrics_tell_every_interval_and_every_epoch(full):
     assert 0.8 < epoch["train_accuracy"] < 1 and epoch["train_seconds"] > epoch["test_seconds"]
 
 
-def test_the_summary_tells_the_run(full):
+def test_the_summary_describes_the_run(full):
     summary = full.summary()
     assert SUMMARY_FIELDS <= set(summary)
     known = {"status": "finished", "epochs": 1, "world_size": 2, "backend": "gloo", "device": "cpu",
@@ -64,7 +64,7 @@ def test_the_summary_tells_the_run(full):
     assert (summary["parameters"], summary["multiply_adds"]) == (431_080, 2_293_000)
 
 
-def test_the_run_folder_holds_what_is_promised(full):
+def test_the_run_folder_has_the_documented_files(full):
     names = {path.name for path in full.path.iterdir() if not path.name.startswith(".")}
     (events,) = (name for name in names if name.startswith("events.out.tfevents."))
     assert names - {events} == {"config.json", "accuracies.json", "model.pt", "metrics.jsonl", "summary.json",
@@ -74,7 +74,7 @@ def test_the_run_folder_holds_what_is_promised(full):
     assert [path.stem for path in full.checkpoints()] == ["step-00000469"]
 
 
-def test_the_written_config_repeats_the_run_to_the_bit(tmp_path):
+def test_the_saved_config_reproduces_the_run_bit_for_bit(tmp_path):
     first = train(tmp_path, {"learning_rate": 0.03, "data": {"limit_train": 1280}}, processes=2, output="first")
     written = first.read_json("config.json")
     assert "output" not in written and written["learning_rate"] == 0.03
@@ -87,15 +87,15 @@ def test_the_written_config_repeats_the_run_to_the_bit(tmp_path):
     assert other.digest() != first.digest()
 
 
-def test_a_quiet_run_says_nothing(tmp_path):
-    config = write_config(tmp_path, {"sgd_momentum": 0.9})  # so that it predicts all classes: it warns of others
+def test_a_quiet_run_prints_nothing(tmp_path):
+    config = write_config(tmp_path, {"sgd_momentum": 0.9})  # so that it predicts all classes, or it would print a warning
     command = train_command(config, tmp_path / "run", 2, "--quiet")
     with Process(command, tmp_path) as process:
         assert process.wait(LONG_S) == 0
         assert (process.stderr, process.stdout) == ("", "")
 
 
-def test_data_and_config_are_known_by_their_hashes(tmp_path):
+def test_hashes_identify_data_and_config(tmp_path):
     runs = [{"max_steps": 1}, {"max_steps": 1}, {"max_steps": 1, "seed": 2},
             {"max_steps": 1, "data": {"limit_train": 2000}}]
     summaries = [train(tmp_path, changes, output=f"run{number}").summary() for number, changes in enumerate(runs)]

@@ -1,4 +1,4 @@
-"""Weights for other programs, and weights from them; checkpoint/pt_file and tensor_file test more hostile files."""
+"""Tests exchanging weights with other programs; checkpoint/pt_file and tensor_file test more malicious files."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def config(tmp_path_factory):
 
 
 def torch_evaluation(state_dict):
-    """Loss and accuracy, computed by PyTorch."""
+    """Returns loss and accuracy computed by PyTorch."""
     images, labels = map(torch.from_numpy, read_mnist("t10k", SAMPLES))
     model = Net()
     model.load_state_dict(state_dict, strict=True)
@@ -68,7 +68,7 @@ def test_pytorch_loads_the_model_strictly_and_gets_the_same_accuracy(trained):
     assert same_tensors(torch.load(trained.path / "model.pt", weights_only=True, mmap=True), weights)
 
 
-def test_every_kind_of_weights_evaluates_alike(tmp_path, trained, config):
+def test_every_weights_format_evaluates_alike(tmp_path, trained, config):
     summary = trained.summary()
     expected = {"test_loss": pytest.approx(summary["test_loss"], rel=1e-6), "test_accuracy": summary["test_accuracy"],
                 "samples": SAMPLES}
@@ -88,7 +88,7 @@ def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):
     assert json.loads(metadata["mnist-train.state"])["progress"]["samples_seen"] == 2 * 2560
 
 
-def test_the_model_in_a_training_checkpoint_of_python_is_read(tmp_path, trained, config):
+def test_the_model_in_a_python_training_checkpoint_is_read(tmp_path, trained, config):
     weights = load(trained.path / "model.pt")
     path = tmp_path / "training.pt"
     torch.save({"epoch": 2, "model_state_dict": weights, "optimizer_state_dict": {"state": {}, "param_groups": []}}, path)
@@ -97,7 +97,7 @@ def test_the_model_in_a_training_checkpoint_of_python_is_read(tmp_path, trained,
     assert all(abs(begun.weights()[name] - tensor.numpy()).max() < 1e-30 for name, tensor in weights.items())
 
 
-def test_no_run_resumes_from_weights_alone(tmp_path, trained):
+def test_resuming_from_a_file_with_only_weights_is_refused(tmp_path, trained):
     config = write_config(tmp_path, {"data": {"limit_train": 2560, "limit_test": SAMPLES}})
     export(trained.checkpoints()[-1], tmp_path / "weights.safetensors", "safetensors")
     for weights in (trained.path / "model.pt", tmp_path / "weights.safetensors"):
@@ -117,7 +117,7 @@ def test_export_writes_the_weights_of_a_checkpoint_in_both_formats(tmp_path, tra
     assert evaluate(safetensors, config)["test_accuracy"] == trained.summary()["test_accuracy"]
 
 
-def test_forms_that_pytorch_saves_are_read(tmp_path, trained, config):
+def test_tensor_layouts_that_pytorch_saves_are_read(tmp_path, trained, config):
     weights = load(trained.path / "model.pt")
     model = Net()
     model.load_state_dict(weights)
@@ -147,7 +147,7 @@ def test_forms_that_pytorch_saves_are_read(tmp_path, trained, config):
     assert evaluate(tmp_path / "form.pt", config)["test_accuracy"] == trained.summary()["test_accuracy"]
 
 
-def test_files_without_weights_are_named_with_the_flag_or_key(tmp_path, config):
+def test_files_without_weights_are_reported_with_the_flag_or_key(tmp_path, config):
     path = tmp_path / "text.safetensors"
     for reason in ("cannot open: No such file", "is a text file, not a torch.save file"):
         for origin, *arguments in (("--checkpoint", "evaluate", "--checkpoint", path, "--config", config),
@@ -160,13 +160,13 @@ def test_files_without_weights_are_named_with_the_flag_or_key(tmp_path, config):
         path.write_text("no weights")
 
 
-def test_a_hostile_file_is_refused_quickly_and_does_nothing(tmp_path):
+def test_a_malicious_file_is_refused_quickly_without_side_effects(tmp_path):
     class Command:
         def __reduce__(self):
             return os.system, (f"touch {tmp_path / 'touched'}",)
 
     torch.save(OrderedDict(w=torch.zeros(4), x=Command()), tmp_path / "command.pt")
-    # Lists of lists by reference: a copy would have 2^60 elements.
+    # Nested lists by reference: a copy would have 2^60 elements.
     bomb = b"\x80\x02]q\x00" + b"".join(b"]q" + bytes([n + 1]) + 2 * (b"h" + bytes([n]) + b"a") for n in range(60)) + b"."
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w") as archive:
         archive.writestr("archive/data.pkl", bomb)
