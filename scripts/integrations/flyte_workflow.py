@@ -1,18 +1,18 @@
-"""A Flyte workflow around mnist-train: the tutorial's hyperparameters in, epoch accuracies and the model out.
+"""Flyte workflow that runs mnist-train with the tutorial's hyperparameters and returns epoch accuracies and the model.
 
     pyflyte run scripts/integrations/flyte_workflow.py mnist_workflow
     pyflyte run scripts/integrations/flyte_workflow.py mnist_workflow --hp '{"epochs": 2, "backend": "gloo"}'
     MNIST_TRAIN_GPUS=2 MNIST_TRAIN_IMAGE=registry/mnist-train:1 pyflyte run --remote …
 
-Environment, when the workflow is registered:
-  MNIST_TRAIN_GPUS    GPUs of the task's machine (0); the task asks for them, and for processors and memory to match
+Environment variables at registration:
+  MNIST_TRAIN_GPUS    number of GPUs that the task requests, with CPUs and memory to match (default: 0)
   MNIST_TRAIN_IMAGE   the container image, such as one built from scripts/cluster/Dockerfile with flytekit added
-and when the task runs:
-  MNIST_TRAIN_BINARY  the program (mnist-train of PATH, else the repository's build)
-  MNIST_TRAIN_RUNS    a folder that all attempts see; a retry then resumes from the last attempt's newest checkpoint
+Environment variables of the task:
+  MNIST_TRAIN_BINARY  the program (default: mnist-train in PATH, else the repository's build)
+  MNIST_TRAIN_RUNS    a folder shared by all attempts, so that a retry resumes from the newest checkpoint
 
-Flyte retries a task that failed by FlyteRecoverableException: here lost or hung processes (exit code 4) and signals.
-A wrong config (2) or missing data (3) would fail again and is not retried. Needs `pip install flytekit`.
+Flyte retries tasks that raise FlyteRecoverableException: lost or hung processes (exit code 4) and signals.
+An invalid config (2) or missing data (3) would fail again and is not retried. Needs `pip install flytekit`.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ DISTRIBUTED = 4  # exit code of a lost or hung process
 
 @dataclass
 class Hyperparameters:
-    """Those of the tutorial, whose batch size is per process."""
+    """The tutorial's hyperparameters; batch size is per process."""
 
     epochs: int = 10
     batch_size: int = 128
@@ -47,7 +47,7 @@ class Hyperparameters:
     seed: int = 1
     backend: str = "nccl" if GPUS else "gloo"
     log_interval: int = 10
-    settings: Dict[str, str] = field(default_factory=dict)  # further keys of the config, as --set takes them
+    settings: Dict[str, str] = field(default_factory=dict)  # other config keys, as in --set
 
 
 class TrainingOutputs(NamedTuple):
@@ -72,12 +72,12 @@ def binary() -> str:
     built = Path(__file__).resolve().parents[2] / "build" / "bin" / "mnist-train"
     found = os.environ.get("MNIST_TRAIN_BINARY") or shutil.which("mnist-train") or str(built)
     if not os.access(found, os.X_OK):
-        raise RuntimeError(f"{found} is not there: set MNIST_TRAIN_BINARY")
+        raise RuntimeError(f"{found} not found; set MNIST_TRAIN_BINARY")
     return found
 
 
 def run_folder(hp: Hyperparameters) -> Path:
-    """The same for all attempts of a task where they share a folder, and for no other hyperparameters."""
+    """Returns the run folder; with a shared folder, it is the same for all attempts, but differs by hyperparameters."""
     context = flytekit.current_context()
     shared = os.environ.get("MNIST_TRAIN_RUNS")
     if not shared:
@@ -87,20 +87,20 @@ def run_folder(hp: Hyperparameters) -> Path:
 
 
 def mark_recoverable():
-    """Where the task runs under torch's elastic agent, Flyte looks for this file beside the agent's error file."""
+    """Marks the error as recoverable. Under torch's elastic agent, Flyte looks for this file next to the agent's error file."""
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if error_file:
         (Path(error_file).parent / "recoverable_error").touch()
 
 
 def raise_for(code: int):
-    """A signal shows as a negative code here, and as 128 + its number from the program."""
+    """Raises an error for an exit code. Signals are negative codes, or 128 + number if the program returned them."""
     if code == 0:
         return
     if code == DISTRIBUTED or code < 0 or code > 128:
         mark_recoverable()
-        raise FlyteRecoverableException(f"mnist-train ended with {code}: a process was lost; a retry can help")
-    raise RuntimeError(f"mnist-train ended with {code}; a retry would end the same way, see what it printed")
+        raise FlyteRecoverableException(f"mnist-train exited with {code}: a process was lost; retrying may help")
+    raise RuntimeError(f"mnist-train exited with {code}; retrying would fail again, see its output")
 
 
 @task(retries=2, cache=True, cache_version="1", requests=RESOURCES, limits=RESOURCES,

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that the layers of src/ keep to the table in src/README.md.
+"""Checks that the layers of src/ comply with the table in src/README.md.
 
 usage: check_layers.py [REPOSITORY]
 
-Prints one line for everything that goes against it, as FILE:LINE: MESSAGE, and exits 1 if there is any:
-includes of a layer that the table does not allow, torch in a layer without it, c10d outside its two layers,
-files and functions that are too long.
+Prints FILE:LINE: MESSAGE for each violation and exits 1 if there are any: includes of a layer that the table
+does not allow, torch in a layer that must not use it, c10d outside its two layers, and files and functions
+that are too long.
 """
 
 import collections
@@ -24,7 +24,7 @@ Layer = collections.namedtuple("Layer", "name may_include torch")
 
 
 def read_table(readme):
-    """The layers of the table by name, in its order. `may include` is a list of layers or "–"."""
+    """Returns the layers of the table by name, in table order. `may include` is a list of layers or "–"."""
     layers = {}
     for line in readme.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -36,7 +36,7 @@ def read_table(readme):
 
 
 def without_comments(text):
-    """The same lines with comments blanked."""
+    """Returns the lines with comments blanked."""
 
     def blank(match):
         return re.sub(r"[^\n]", " ", match[0]) if match[0].startswith("/") else match[0]
@@ -53,7 +53,7 @@ def check_includes(layer, layers, lines):
         quoted, path = match[1] == '"', match[2]
         if not quoted:
             if not layer.torch and TORCH_HEADERS.match(path):
-                yield number, f"<{path}> in {layer.name}/, which is free of torch"
+                yield number, f"<{path}> in {layer.name}/, which must not use torch"
             continue
         target = path.split("/")[0]
         if "/" not in path or target not in layers:
@@ -68,13 +68,13 @@ def check_c10d(layer, lines):
         return
     for number, line in enumerate(lines, 1):
         if re.search(r"\bc10d\b", line):
-            yield number, f"names c10d, which only {' and '.join(sorted(C10D_LAYERS))} may"
+            yield number, f"uses c10d, which only {' and '.join(sorted(C10D_LAYERS))} may use"
 
 
 def check_lengths(lines):
     if len(lines) > MAX_FILE_LINES:
         yield len(lines), f"{len(lines)} lines, at most {MAX_FILE_LINES}: split the file"
-    # In formatted code a function opens with a line that ends in {, and closes with } at its indentation.
+    # In formatted code, a function starts with a line that ends in { and ends with } at the same indentation.
     start, indent = 0, ""
     for number, line in enumerate(lines, 1):
         opening = re.match(r"( {0,2})\S.*\{$", line)
@@ -96,12 +96,12 @@ def check_table(layers):
             yield f"{layer.name}/ may include unknown layers: {', '.join(unknown)}"
         elif layer.may_include - above:
             below = ", ".join(sorted(layer.may_include - above))
-            yield f"{layer.name}/ may include {below}, which the table has further down"
+            yield f"{layer.name}/ may include {below}, which is further down in the table"
         above.add(layer.name)
 
 
 def check_repository(repository):
-    """All findings as (path, line, message)."""
+    """Yields all findings as (path, line, message)."""
     source_folder = repository / "src"
     readme = source_folder / "README.md"
     layers = read_table(readme)
@@ -128,7 +128,7 @@ def check_repository(repository):
 
 
 def run_check(check):
-    """Prints what `check` finds in the repository that the first argument names, else in this one, and exits."""
+    """Prints the findings of `check` in the repository of the first argument (default: this one), and exits."""
     default = Path(__file__).resolve().parents[2]
     repository = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else default
     findings = list(check(repository))

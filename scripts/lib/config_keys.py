@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The tables of keys in configs/README.md, made of what `mnist-train config-schema` prints.
+"""Generates the tables of keys in configs/README.md from the output of `mnist-train config-schema`.
 
 usage: config_keys.py [--update] [MNIST_TRAIN]
 
-Without --update it exits 1 when the tables are not current. MNIST_TRAIN is the program (default: build/bin/mnist-train).
+Without --update it exits 1 if the tables are outdated. MNIST_TRAIN is the program (default: build/bin/mnist-train).
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "configs" / "README.md"
 BEGIN, END = "<!-- keys: written by scripts/lib/config_keys.py --update; do not edit -->", "<!-- end of keys -->"
-NO_LIMIT = 2**31 - 1  # the largest values of the program's types are no limits to speak of
+NO_LIMIT = 2**31 - 1  # maximum values of the program's types are not shown as limits
 
 
 def read_schema(program):
@@ -23,12 +23,12 @@ def read_schema(program):
 
 
 def resolved(rule, schema):
-    """The definition that the rule refers to, or the rule."""
+    """Returns the definition that the rule refers to, or the rule itself."""
     return schema["$defs"][rule["$ref"].rsplit("/", 1)[1]] if "$ref" in rule else rule
 
 
 def alternatives(rule):
-    """The rule itself, or what its nested anyOf lists, without null."""
+    """Returns the alternatives of the rule's nested anyOf without null, or the rule itself."""
     if "anyOf" in rule:
         return [one for inner in rule["anyOf"] for one in alternatives(inner)]
     return [] if rule.get("type") == "null" else [rule]
@@ -43,7 +43,7 @@ def number(value):
 
 
 def range_text(rule):
-    """Such as "from 0", "above 0", "from 0 to 1", "from 0, below 1"; nothing without limits."""
+    """Returns text such as "from 0", "above 0", "from 0 to 1", "from 0, below 1"; empty without limits."""
     low = rule.get("minimum", rule.get("exclusiveMinimum"))
     high = rule.get("maximum", rule.get("exclusiveMaximum"))
     texts = []
@@ -56,7 +56,7 @@ def range_text(rule):
 
 
 def value_text(rule):
-    """What one alternative takes."""
+    """Describes the values of one alternative."""
     if "const" in rule:
         return f"`{rule['const']}`"
     if "enum" in rule:
@@ -101,7 +101,7 @@ def is_group(rule):
 
 
 def rows_of(properties, prefix="", required=()):
-    """Rows of all keys below, nested ones with their path as --set takes it."""
+    """Returns the rows of all keys, nested ones with their path as in --set."""
     for name, rule in properties.items():
         if name == "$schema":
             continue
@@ -113,19 +113,19 @@ def rows_of(properties, prefix="", required=()):
 
 
 def entries_of(rule):
-    """The kinds of entry of a list such as data.augment: objects whose name is fixed."""
+    """Returns the kinds of entries in a list such as data.augment: objects with a fixed name."""
     items = alternatives(rule.get("items", {"type": "null"}))
     return [item for item in items if is_group(item) and "const" in item["properties"].get("name", {})]
 
 
 def entry_lists_of(rule, schema):
-    """Those of its alternatives that are lists of such entries."""
+    """Returns the alternatives of a rule that are lists of such entries."""
     lists = [resolved(one, schema) for one in alternatives(rule)]
     return [one for one in lists if one.get("type") == "array" and entries_of(one)]
 
 
 def lists_of_entries(properties, schema, prefix=""):
-    """(path, rule) of every key that is a list of such entries."""
+    """Yields (path, rule) of every key that is a list of such entries."""
     for name, rule in properties.items():
         if is_group(rule):
             yield from lists_of_entries(rule["properties"], schema, f"{prefix}{name}.")
@@ -135,7 +135,7 @@ def lists_of_entries(properties, schema, prefix=""):
 
 
 def short(rule, path, schema):
-    """Without the entries of lists such as data.augment, which have a table of their own."""
+    """Returns the rule without the entries of lists such as data.augment, which have a separate table."""
     if is_group(rule):
         return rule | {"properties": {name: short(inner, f"{path}.{name}", schema)
                                       for name, inner in rule["properties"].items()}}
@@ -150,7 +150,7 @@ def table(rows, first="key"):
 
 
 def make(schema):
-    """The Markdown lines between the marks."""
+    """Returns the Markdown lines between the marks."""
     properties = {name: short(rule, name, schema) for name, rule in schema["properties"].items()}
     groups = {name: rule for name, rule in properties.items() if is_group(rule)}
     flat = {name: rule for name, rule in properties.items() if name not in groups}
@@ -185,7 +185,7 @@ def main():
     if "--update" in sys.argv:
         README.write_text(current, encoding="utf-8")
     elif current != text:
-        print("configs/README.md: its tables are not those of the program; scripts/lib/config_keys.py --update writes them")
+        print("configs/README.md: the tables are outdated; run scripts/lib/config_keys.py --update")
         return 1
     return 0
 

@@ -1,6 +1,6 @@
-"""Writes a wheel from a folder that holds what pip is to install; the same folder gives the same bytes.
+"""Writes a wheel from a folder with the files to install; the same folder gives the same bytes.
 
-The wheel's files are described by the binary distribution format, packaging.python.org/specifications.
+The format is the binary distribution format of packaging.python.org/specifications.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-WRITTEN = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can say
+WRITTEN = (1980, 1, 1, 0, 0, 0)  # the earliest time of the zip format
 
 METADATA = """\
 Metadata-Version: 2.1
@@ -45,7 +45,7 @@ mnist-train = mnist_train:main
 
 
 def without_links(page, is_there=lambda target: False):
-    """The page for a reader who has no other files of the repository than those that are there."""
+    """Returns the page with links to files that are not there replaced by plain text."""
     def text_unless_there(link):
         return link[0] if is_there(link[2].partition("#")[0]) else link[1]
 
@@ -54,7 +54,7 @@ def without_links(page, is_there=lambda target: False):
 
 
 def files_of(folder, arguments, tag):
-    """Returns (name, bytes, whether it is executable) of each file but RECORD, sorted by name."""
+    """Returns (name, bytes, is executable) of each file except RECORD, sorted by name."""
     files = [(path.relative_to(folder).as_posix(), path.read_bytes(), os.access(path, os.X_OK))
              for path in folder.rglob("*") if path.is_file()]
     torch = ".".join(arguments.torch.split(".")[:2])
@@ -79,7 +79,7 @@ def record_line(name, content):
 
 def add_file(wheel, name, content, is_executable):
     entry = zipfile.ZipInfo(name, WRITTEN)
-    entry.create_system = 3  # Unix, whatever this is
+    entry.create_system = 3  # Unix, on every system
     entry.external_attr = (0o100755 if is_executable else 0o100644) << 16
     entry.compress_type = zipfile.ZIP_DEFLATED
     wheel.writestr(entry, content)
@@ -91,7 +91,7 @@ def main():
     parser.add_argument("output", type=Path)
     for name in ("version", "torch", "system"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--dali", help="what the extra of that name installs; none: there is none")
+    parser.add_argument("--dali", help="requirement of the extra `dali` (default: no such extra)")
     arguments = parser.parse_args()
     arguments.info = f"mnist_train-{arguments.version}.dist-info"
     tag = f"py3-none-{arguments.system}"

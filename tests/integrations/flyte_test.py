@@ -1,4 +1,4 @@
-"""The real flytekit: `pyflyte run` of scripts/integrations/flyte_workflow.py on this machine."""
+"""Runs scripts/integrations/flyte_workflow.py on this machine with the real `pyflyte run`."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from python_tools import PYTHON, SCRIPTS, has_module, run_python
 from support import BINARY, all_pids, environment, environment_of, executable_of, read_pt, send, wait_until
 
 pytestmark = pytest.mark.skipif(not has_module("flytekit"),
-                                reason="no flytekit: scripts/test --integrations installs it with a Python before 3.13")
+                                reason="flytekit is not installed; scripts/test --integrations installs it for Python before 3.13")
 
 SETTINGS = {"data.limit_train": "1000", "data.limit_test": "200", "device": "cpu", "launch.processes_per_node": "2"}
 
@@ -68,7 +68,7 @@ def test_the_same_hyperparameters_come_from_the_cache(finished):
     assert re.findall(r"epoch_accuracies=\S+", again.stdout) == re.findall(r"epoch_accuracies=\S+", first.stdout)
 
 
-def test_other_hyperparameters_have_a_run_of_their_own(finished):
+def test_other_hyperparameters_start_a_separate_run(finished):
     folder, _ = finished
     (first,) = runs(folder)
     pyflyte(folder, epochs=1)
@@ -77,15 +77,15 @@ def test_other_hyperparameters_have_a_run_of_their_own(finished):
     assert len(json.loads((first / "accuracies.json").read_text())) == 2
 
 
-def test_a_wrong_config_is_not_worth_a_retry(tmp_path):
+def test_an_invalid_config_is_not_retried(tmp_path):
     result = pyflyte(tmp_path, expect=None, settings={"learning_rat": "1"})
     text = result.stdout + result.stderr
     assert result.returncode != 0
-    assert "mnist-train ended with 2" in text and "learning_rate" in text
+    assert "mnist-train exited with 2" in text and "learning_rate" in text
     assert not (tmp_path / "recoverable_error").exists()
 
 
-def test_a_lost_process_is(tmp_path):
+def test_a_lost_process_is_retried(tmp_path):
     settings = {"launch.max_restarts": "0", "data.limit_train": "10000"}
     own = variables(tmp_path)
     process = subprocess.Popen([PYTHON, *map(str, command(epochs=1000, settings=settings))], cwd=tmp_path,
@@ -103,5 +103,5 @@ def test_a_lost_process_is(tmp_path):
     finally:
         process.kill()
     assert process.returncode != 0
-    assert "mnist-train ended with 4" in text and "Recoverable" in text, text
+    assert "mnist-train exited with 4" in text and "Recoverable" in text, text
     assert (tmp_path / "recoverable_error").exists()

@@ -1,4 +1,4 @@
-"""ONNX files of networks with batch norm, in OpenCV and OpenVINO: the probabilities of `predict`, in batches of any size."""
+"""ONNX files of networks with batch norm give the probabilities of `predict` in OpenCV and OpenVINO, for any batch size."""
 
 import numpy
 import pytest
@@ -11,7 +11,7 @@ torch = import_torch()
 from torch_networks import with_statistics  # noqa: E402  (needs torch)
 
 pytestmark = [NEEDED, pytest.mark.skipif(not (has_module("cv2") and has_module("openvino")),
-                                         reason="OpenCV or OpenVINO has no package for this Python")]
+                                         reason="OpenCV or OpenVINO is not available for this Python")]
 
 CLASSIFY = """
 import sys, cv2, numpy, openvino
@@ -47,7 +47,7 @@ def softmax(logits):
 
 
 def weights_of(run_folder, folder):
-    """Weights for the network of a run whose answers differ from picture to picture, as one step of training does not."""
+    """Writes weights with which predictions differ between images, unlike after a single training step."""
     run("export", "--checkpoint", run_folder, "--format", "python", "--output", folder / "net.py", expect=0)
     make_model = import_file(folder / "net.py").make_model
     torch.save(with_statistics(make_model, (3, 64, 64)).state_dict(), folder / "weights.pt")
@@ -55,7 +55,7 @@ def weights_of(run_folder, folder):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_other_runtimes_find_the_probabilities_of_predict(tmp_path, name):
+def test_other_runtimes_give_the_probabilities_of_predict(tmp_path, name):
     images = numpy.random.default_rng(1).integers(0, 256, (10, 64, 64, 3), numpy.uint8)
     files = write_class_folders(tmp_path / "photos", {f"class-{label}": images[2 * label:2 * label + 2] for label in range(5)})
     folder = train(tmp_path, {"data": own_data("image-folder", tmp_path / "photos", size=64, channels=3), "batch_size": 5,
@@ -63,7 +63,7 @@ def test_other_runtimes_find_the_probabilities_of_predict(tmp_path, name):
     weights = weights_of(folder.path, tmp_path)
     config = ["--config", folder.path / "config.json"]
     scores = numpy.array([row["scores"] for row in printed_rows("predict", "--checkpoint", weights, *config, *files)])
-    assert scores.std(axis=0).max() > 1e-3  # otherwise this test proves nothing
+    assert scores.std(axis=0).max() > 1e-3  # otherwise the test is vacuous
     planes = images.transpose(0, 3, 1, 2)
     for kind in ("bytes", "float32"):
         run("export", "--checkpoint", weights, *config, "--format", "onnx", "--input", kind, "--output", tmp_path / "net.onnx", expect=0)

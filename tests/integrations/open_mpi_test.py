@@ -1,4 +1,4 @@
-"""Real mpiruns (Debian's openmpi-bin and mpich) on this machine."""
+"""Tests the real mpirun of Open MPI and MPICH (Debian's openmpi-bin and mpich) on this machine."""
 
 import shutil
 import signal
@@ -17,7 +17,7 @@ CONFIG = {"batch_size": 45, "data": {"limit_train": 886}}
 @pytest.fixture(params=COMMANDS)
 def engine(request):
     if shutil.which(COMMANDS[request.param][0]) is None:
-        pytest.skip(f"no {COMMANDS[request.param][0]}: scripts/test --integrations installs it")
+        pytest.skip(f"{COMMANDS[request.param][0]} is not installed; scripts/test --integrations installs it")
     return request.param
 
 
@@ -28,7 +28,7 @@ def mpirun(engine, folder, changes, processes=2, before=()):
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_mpirun_gives_the_weights_of_our_own_launcher(engine, tmp_path, processes):
+def test_mpirun_gives_the_weights_of_our_launcher(engine, tmp_path, processes):
     expected = train(tmp_path, CONFIG, processes=processes, output="own")
     with mpirun(engine, tmp_path, CONFIG, processes) as process:
         assert process.wait() == 0, process.stderr
@@ -38,7 +38,7 @@ def test_mpirun_gives_the_weights_of_our_own_launcher(engine, tmp_path, processe
     assert folder.summary()["world_size"] == processes
 
 
-def test_a_script_may_stand_between_mpirun_and_the_program(engine, tmp_path):
+def test_a_script_may_wrap_the_program_under_mpirun(engine, tmp_path):
     with mpirun(engine, tmp_path, CONFIG | {"max_steps": 2}, before=["sh", "-c", '"$0" "$@"; exit $?']) as process:
         assert process.wait() == 0, process.stderr
         assert process.run_folder.summary()["world_size"] == 2
@@ -55,7 +55,7 @@ def test_shards_give_the_same_bits_under_mpirun(engine, tmp_path, processes):
 
 
 @pytest.mark.clock
-def test_a_killed_rank_ends_mpirun_and_leaves_nothing(engine, tmp_path):
+def test_a_killed_rank_ends_mpirun_and_leaves_no_process(engine, tmp_path):
     with mpirun(engine, tmp_path, LONG_RUN) as process:
         process.wait_for_step(3)
         ranks = [pid for pid in process.alive() if "mnist-train-worker" in executable_of(pid)]
@@ -67,7 +67,7 @@ def test_a_killed_rank_ends_mpirun_and_leaves_nothing(engine, tmp_path):
 
 
 @pytest.mark.parametrize("named, launcher, world_size", [("auto", None, 1), (2, "mnist-train", 2)])
-def test_one_process_under_mpirun_is_one_unless_it_is_told_to_start_more(engine, tmp_path, named, launcher, world_size):
+def test_mpirun_with_one_process_runs_one_unless_more_are_requested(engine, tmp_path, named, launcher, world_size):
     changes = {**CONFIG, "max_steps": 2, "launch": {"processes_per_node": named}}
     with mpirun(engine, tmp_path, changes, 1) as process:
         assert process.wait() == 0, process.stderr

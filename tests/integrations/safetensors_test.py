@@ -1,4 +1,4 @@
-"""The real safetensors library reads our files, and writes files that we read."""
+"""Exchanges files with the real safetensors library in both directions."""
 
 import json
 
@@ -17,7 +17,7 @@ save_file(tensors, sys.argv[3])
 """
 
 
-def test_weights_go_to_the_library_and_come_back(tmp_path):
+def test_weights_round_trip_through_the_library(tmp_path):
     changes = {"epochs": 1, "model": {"name": "resnet18"}, "batch_size": 8, "data": {"limit_train": 8, "limit_test": 8}}
     folder = train(tmp_path, changes)
     weights, arrays, back = tmp_path / "ours.safetensors", tmp_path / "arrays.npz", tmp_path / "theirs.safetensors"

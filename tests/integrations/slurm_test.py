@@ -1,4 +1,4 @@
-"""A real Slurm (Debian's slurm-wlm and munge): one controller and two nodes, all on this machine. Needs root."""
+"""Tests a real Slurm (Debian's slurm-wlm and munge) with one controller and two nodes on this machine. Requires root."""
 
 import os
 import shutil
@@ -12,8 +12,8 @@ from support import (BINARY, REPOSITORY, RunFolder, all_pids, environment_of, ex
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("slurmctld") is None or shutil.which("munged") is None,
-                       reason="no Slurm: scripts/test --integrations installs it"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="slurmd needs root"),
+                       reason="Slurm is not installed; scripts/test --integrations installs it"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="slurmd requires root"),
 ]
 
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886}}
@@ -53,7 +53,7 @@ PartitionName=all Nodes=one,two Default=YES MaxTime=INFINITE State=UP
 
 
 class Slurm:
-    """The daemons; commands run with `environment`."""
+    """Runs the Slurm daemons, and commands with `environment`."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -126,7 +126,7 @@ def expected(tmp_path_factory):
 
 
 def ready_job(config, output):
-    """What scripts/cluster/slurm.sbatch does, with another config and without its requests to Slurm."""
+    """Returns scripts/cluster/slurm.sbatch with another config and without its #SBATCH lines."""
     lines = (REPOSITORY / "scripts" / "cluster" / "slurm.sbatch").read_text().splitlines()
     script = "\n".join(line for line in lines[1:] if not line.startswith("#SBATCH"))
     for word, other in (("build/bin/mnist-train", BINARY), ("configs/mnist.json", config),
@@ -145,12 +145,12 @@ def tasks_of(job):
             if environment_of(pid).get("SLURM_JOB_ID") == job and "mnist-train-worker" in executable_of(pid)]
 
 
-# The two nodes' names are no hosts here, so the address is given.
+# The nodes' names do not resolve here, so the address is set.
 ADDRESS = {"MASTER_ADDR": "127.0.0.1"}
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_srun_gives_the_weights_of_our_own_launcher(slurm, expected, tmp_path, nodes):
+def test_srun_gives_the_weights_of_our_launcher(slurm, expected, tmp_path, nodes):
     config = write_config(tmp_path, CONFIG)
     slurm.run("srun", "-N", nodes, "-n", 2, BINARY, "--config", config, "--output", tmp_path / "run", **(ADDRESS if nodes == 2 else {}))
     folder = RunFolder(tmp_path / "run")
@@ -167,8 +167,8 @@ def test_the_interactive_shell_of_salloc_starts_its_own_ranks(slurm, tmp_path):
     assert RunFolder(tmp_path / "run").summary()["launcher"] == "mnist-train"
 
 
-@pytest.mark.skipif(shutil.which("mpiexec.mpich") is None, reason="no MPICH: scripts/test --integrations installs it")
-def test_an_mpiexec_whose_daemons_srun_starts_counts(slurm, expected, tmp_path):
+@pytest.mark.skipif(shutil.which("mpiexec.mpich") is None, reason="MPICH is not installed; scripts/test --integrations installs it")
+def test_an_mpiexec_that_starts_its_daemons_with_srun_sets_the_ranks(slurm, expected, tmp_path):
     config = write_config(tmp_path, CONFIG)
     slurm.run("salloc", "-N", 1, "-n", 2, "mpiexec.mpich", "-n", 2, BINARY, "--config", config, "--output", tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
@@ -187,7 +187,7 @@ def test_a_killed_task_ends_the_step(slurm, tmp_path):
     assert slurm.state(job) == "FAILED"
 
 
-def test_the_ready_job_requeues_itself_after_a_lost_task_and_ends_with_the_same_bits(slurm, expected_longer, tmp_path):
+def test_the_shipped_job_requeues_itself_after_a_lost_task_and_ends_with_the_same_bits(slurm, expected_longer, tmp_path):
     job = slurm.submit(ready_job(write_config(tmp_path, LONGER), tmp_path / "run"), "--requeue", "--open-mode=append",
                        f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
@@ -214,7 +214,7 @@ def test_scancel_saves_and_ends_the_job(slurm, expected_longer, tmp_path):
     assert folder.digest() == expected_longer.digest()
 
 
-def test_a_job_whose_time_is_over_has_saved(slurm, tmp_path):
+def test_a_job_saves_before_its_time_limit(slurm, tmp_path):
     changes = {**LONG_RUN, "epochs": 100000}
     job = slurm.submit(ready_job(write_config(tmp_path, changes), tmp_path / "run"), "--time=1", f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")

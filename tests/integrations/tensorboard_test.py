@@ -1,4 +1,4 @@
-"""The real TensorBoard: the event file of a run, read back by TensorBoard's own reader and shown by its server."""
+"""Reads a run's event file with the real TensorBoard's reader and server."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def events(run):
     return json.loads(run_python("-c", READER, run.path).stdout)
 
 
-def test_its_reader_finds_every_number(run, events):
+def test_its_reader_finds_every_scalar(run, events):
     assert set(events["scalars"]) == {
         "step/loss", "step/accuracy", "step/learning_rate", "step/samples_per_second", "loss/train", "loss/test", "accuracy/train",
         "accuracy/test", "balanced_accuracy/test", "top5_accuracy/test", "seconds/train", "seconds/test"}

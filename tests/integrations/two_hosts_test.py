@@ -1,4 +1,4 @@
-"""Two hosts, emulated by two network namespaces of this machine that are joined by a cable. Needs root."""
+"""Tests two hosts, emulated by two network namespaces connected by a veth pair. Requires root."""
 
 import os
 import shutil
@@ -20,20 +20,20 @@ def ip(*arguments, check=True):
 
 def can_make_hosts():
     if os.geteuid() != 0:
-        return "network namespaces take root"
+        return "network namespaces require root"
     name = f"mt-{uuid.uuid4().hex[:8]}"
     try:
         made = ip("netns", "add", name, check=False)
     except FileNotFoundError:
-        return "no ip (Debian's package iproute2)"
+        return "ip is not installed (Debian package iproute2)"
     if made.returncode != 0:
-        return f"no network namespaces here: {made.stderr.strip()}"
+        return f"cannot create network namespaces: {made.stderr.strip()}"
     cable = ip("-n", name, "link", "add", "mt0", "type", "veth", "peer", "name", "mt1", check=False)
     ip("netns", "del", name)
-    return "" if cable.returncode == 0 else f"no network cables here: {cable.stderr.strip()}"
+    return "" if cable.returncode == 0 else f"cannot create a veth pair: {cable.stderr.strip()}"
 
 
-needs_filter = pytest.mark.skipif(shutil.which("iptables") is None, reason="no iptables")
+needs_filter = pytest.mark.skipif(shutil.which("iptables") is None, reason="iptables is not installed")
 
 
 pytestmark = pytest.mark.skipif(bool(can_make_hosts()), reason=can_make_hosts())
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(bool(can_make_hosts()), reason=can_make_hosts())
 
 @pytest.fixture
 def hosts():
-    """The names of two namespaces; in each the interface is `cable`, and the addresses are 10.88.77.1 and .2."""
+    """Yields the names of two namespaces with the interface `cable` and the addresses 10.88.77.1 and .2."""
     names = [f"mt-{uuid.uuid4().hex[:8]}" for _ in range(2)]
     try:
         for name in names:
@@ -73,7 +73,7 @@ def test_two_hosts_give_the_weights_of_two_processes_on_one(tmp_path, hosts):
         assert first.run_folder.digest() == expected.digest()
 
 
-def test_only_the_named_interface_is_listened_on(tmp_path, hosts):
+def test_ranks_listen_only_on_the_configured_interface(tmp_path, hosts):
     with rank_on(hosts[1], 1, tmp_path, LONG_RUN) as second, rank_on(hosts[0], 0, tmp_path, LONG_RUN) as first:
         first.wait_for_step(3)
         for number, host in enumerate(hosts, 1):
@@ -85,10 +85,10 @@ def test_only_the_named_interface_is_listened_on(tmp_path, hosts):
 
 @pytest.mark.clock
 @needs_filter
-def test_a_network_that_is_cut_ends_both_hosts_within_the_time_out(tmp_path, hosts):
+def test_both_hosts_exit_within_the_timeout_if_the_network_is_cut(tmp_path, hosts):
     with rank_on(hosts[1], 1, tmp_path, LONG_RUN) as second, rank_on(hosts[0], 0, tmp_path, LONG_RUN) as first:
         first.wait_for_step(8)
-        for host in hosts:  # packets vanish: nobody is told
+        for host in hosts:  # packets are dropped silently
             ip("netns", "exec", host, "iptables", "-A", "INPUT", "-i", "cable", "-j", "DROP")
         cut_at = time.monotonic()
         for rank in (first, second):

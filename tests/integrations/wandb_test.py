@@ -1,4 +1,4 @@
-"""The real wandb, offline: files of scripts/integrations/wandb_sync, read back by wandb's own reader."""
+"""Reads the offline files of scripts/integrations/wandb_sync with the real wandb's reader."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from support import environment, start, train
 
 pytestmark = NEEDED
 
-# 10 steps an epoch: its end is not always at a step that is recorded.
+# 10 steps per epoch, so an epoch does not always end at a recorded step.
 CHANGES = {"epochs": 2, "log_interval": 4, "data": {"limit_train": 1280, "limit_test": 100}}
 
 READER = r"""
@@ -74,7 +74,7 @@ def check(found, run_folder):
     assert [artifact["files"] for artifact in models] == [["model.pt"]]
 
 
-def test_a_finished_run_arrives_whole(tmp_path):
+def test_a_finished_run_is_uploaded_completely(tmp_path):
     run_folder = train(tmp_path, CHANGES)
     run_python(SCRIPTS / "wandb_sync", run_folder.path, folder=tmp_path, variables=offline(tmp_path))
     found, folder = read_back(tmp_path)
@@ -89,7 +89,7 @@ def test_a_finished_run_arrives_whole(tmp_path):
     assert len([path for path in pictures if path.endswith(".png")]) == len(set(map(image_of, rows)))
 
 
-def test_a_running_job_is_followed_to_its_end(tmp_path):
+def test_a_running_job_is_followed_until_it_ends(tmp_path):
     with start(tmp_path, {**CHANGES, "epochs": 3, "data": {"limit_train": 6400, "limit_test": 100}}) as process:
         process.wait_for_step(5)
         command = [PYTHON, SCRIPTS / "wandb_sync", "--follow", process.run_folder.path]

@@ -1,5 +1,5 @@
-"""scripts/bench: the peers that mnist-train is compared with, what results say about the machine, and the tables in README.md
-and scripts/bench/README.md."""
+"""Tests scripts/bench: the peers of mnist-train, the machine metadata of results, and the tables in README.md and
+scripts/bench/README.md."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import table  # noqa: E402
 
 RUN = ROOT / "scripts" / "bench" / "run"
 RESULTS = {path: json.loads(path.read_text()) for path in sorted(machine.RESULTS.glob("*/*.json"))}
-# Parts of a result may have been measured at different times.
+# Parts of a result may be measured at different times.
 MEASURED = [(path, part) for path, result in RESULTS.items() for part in result.get("parts", {"": result}).values()]
 COMPARED, RECOVERED = ([result for path, result in RESULTS.items() if path.name == name] for name in ("cpu.json", "recovery.json"))
 ZEN_4 = """processor\t: 0
@@ -40,12 +40,12 @@ CPU architecture: 8
 
 
 @pytest.mark.parametrize("name", table.TABLES)
-def test_the_tables_say_what_the_committed_results_say(name):
+def test_the_tables_match_the_committed_results(name):
     text = (ROOT / name).read_text()
     assert table.replaced(text, name, table.TABLES[name](COMPARED, RECOVERED)) == text, "scripts/bench/table was not run"
 
 
-def test_a_processor_is_known_by_name_family_model_and_flags():
+def test_a_processor_is_identified_by_name_family_model_and_flags():
     assert machine.processor(ZEN_4) == {"name": "AMD EPYC 9R14 96-Core Processor", "family": "25", "model": "17",
                                         "flags": ["avx", "avx2", "fma", "avx512f", "avx512_bf16"]}
     assert machine.processor(XEON)["flags"] == ["avx2", "avx512_bf16", "amx_tile", "amx_bf16"]
@@ -53,7 +53,7 @@ def test_a_processor_is_known_by_name_family_model_and_flags():
     assert arm["name"] and arm["family"] == machine.NOT_MEASURED and arm["flags"] == ["asimd", "sve", "bf16"]
 
 
-def test_every_result_says_on_what_it_was_measured_and_is_in_the_folder_of_that_processor():
+def test_every_result_describes_its_machine_and_is_in_the_folder_of_its_processor():
     assert MEASURED
     assert machine.folder_name(machine.processor(XEON)) == "intel-xeon-platinum-8481c-family-6-model-143"
     for path, result in MEASURED:
@@ -65,7 +65,7 @@ def test_every_result_says_on_what_it_was_measured_and_is_in_the_folder_of_that_
         assert set(seen["load_average"]) == {"before", "during", "after"}, path
 
 
-def test_the_newest_result_comes_first_in_the_full_table_and_alone_in_the_small_one():
+def test_the_newest_result_is_first_in_the_full_table_and_the_only_one_in_the_small_table():
     newer = COMPARED[0] | {"date": "2999-01-01", "machine": COMPARED[0]["machine"] | {"processor": machine.processor(ZEN_4)}}
     headings = [line for line in table.make_full([*COMPARED, newer]) if line.startswith("### ")]
     assert headings[0] == "### AMD EPYC 9R14 96-Core Processor, family 25, model 17" and len(headings) == len(COMPARED) + 1
@@ -81,12 +81,12 @@ MULTIPLY_ADDS = {
 
 
 @pytest.mark.parametrize("name", MULTIPLY_ADDS)
-def test_the_floor_is_the_arithmetic_at_the_measured_rates(name):
+def test_the_floor_is_the_flops_at_the_measured_rates(name):
     pytest.importorskip("torch")
     import compare
 
     first, *others = MULTIPLY_ADDS[name]
-    work = 2 * (2 * first + 3 * sum(others))  # nothing asks for the gradient of the images
+    work = 2 * (2 * first + 3 * sum(others))  # the gradient of the images is not computed
     floors = compare.floor(name, 60000, {"bf16_flops": 4e11, "fp32_flops": 1e11, "memory_bytes_per_s": 1e10})
     assert floors == {"bf16": pytest.approx(60000 * work / 4e11), "fp32": pytest.approx(60000 * work / 1e11)}
 
@@ -106,7 +106,7 @@ def test_the_peers_train_networks_of_the_same_sizes(name, tmp_path):
     assert json.loads(done.stdout)["parameters"] == parameters
 
 
-def test_a_side_whose_losses_are_not_ours_is_not_timed(monkeypatch):
+def test_a_side_with_different_losses_is_not_timed(monkeypatch):
     pytest.importorskip("torch")
     import types
 
@@ -133,7 +133,7 @@ def test_a_side_whose_losses_are_not_ours_is_not_timed(monkeypatch):
     (["--device", "cuda", "--output"], "give a file for the GPU result"),
     (["resnet18", "--peers", "ours,jax"], "the peer jax supports only net, lenet and mlp on CPUs"),
 ])
-def test_what_cannot_be_compared_is_refused(arguments, message):
+def test_invalid_comparisons_are_refused(arguments, message):
     done = subprocess.run([sys.executable, RUN, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert message in done.stderr
@@ -141,11 +141,11 @@ def test_what_cannot_be_compared_is_refused(arguments, message):
 
 @pytest.mark.sweep
 @pytest.mark.skipif("MNIST_TRAIN_BINARY" not in os.environ, reason="needs the built program")
-def test_jax_has_our_losses(tmp_path):
+def test_losses_in_jax_match_ours(tmp_path):
     import sides
 
     if not sides.jax_python().exists():
-        pytest.skip("needs JAX, which scripts/bench/run --peers jax installs")
+        pytest.skip("JAX is not installed; scripts/bench/run --peers jax installs it")
     output = tmp_path / "result.json"
     done = subprocess.run([sys.executable, RUN, "lenet", "--runs", "1", "--epochs", "1", "--peers", "ours,jax", "--limit", "640",
                            "--binary", os.environ["MNIST_TRAIN_BINARY"], "--output", output],
@@ -158,7 +158,7 @@ def test_jax_has_our_losses(tmp_path):
 
 @pytest.mark.sweep
 @pytest.mark.skipif("MNIST_TRAIN_BINARY" not in os.environ, reason="needs the built program")
-def test_both_sides_learn_the_same_in_a_short_benchmark(tmp_path):
+def test_both_sides_reach_the_same_accuracy_in_a_short_benchmark(tmp_path):
     pytest.importorskip("torch")
     output = tmp_path / "result.json"
     command = [sys.executable, RUN, "net", "--runs", "1", "--epochs", "1", "--peers", "ours,best", "--precisions", "fp32",

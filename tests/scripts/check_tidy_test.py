@@ -1,4 +1,4 @@
-"""scripts/lib/check_tidy checks sources together, and reports the place of a finding."""
+"""scripts/lib/check_tidy checks sources in groups and reports the location of each finding."""
 
 import importlib.machinery
 import importlib.util
@@ -24,7 +24,7 @@ def commands_of(*sources, flag=""):
     return {source: {"command": f"c++{flag} -o {source.name}.o -c {source}", "directory": str(source.parent)} for source in sources}
 
 
-def test_sources_of_one_compile_command_are_together_and_programs_apart(tidy, tmp_path):
+def test_sources_with_the_same_compile_command_are_grouped_except_programs(tidy, tmp_path):
     commands = commands_of(tmp_path / "a/one.cpp", tmp_path / "b/two.cpp", tmp_path / "a/main.cpp", tmp_path / "b/main.cpp")
     commands |= commands_of(tmp_path / "a/optimised.cpp", flag=" -O3")
     commands |= commands_of(tmp_path / "a/fast.cpp", flag=" -mavx512f")
@@ -34,12 +34,12 @@ def test_sources_of_one_compile_command_are_together_and_programs_apart(tidy, tm
 
 
 @pytest.mark.parametrize("conflict", [False, True])
-def test_a_finding_is_reported_where_it_comes_from(tidy, tmp_path, monkeypatch, conflict):
+def test_findings_are_reported_at_their_original_location(tidy, tmp_path, monkeypatch, conflict):
     commands = commands_of(tmp_path / "a/one.cpp", tmp_path / "a/two.cpp")
     program = tmp_path / "clang-tidy"
     program.write_text(f'#!/bin/sh\nfor path; do :; done\necho "$path:{2 if conflict else 5}:5: error: bad name [check]"\nexit 1\n')
     program.chmod(0o755)
-    if conflict:  # the compiler says that the sources cannot be one
+    if conflict:  # the compiler rejects the concatenated sources
         (tmp_path / "a/two.cpp").write_text("float one;\n\n")
     monkeypatch.setattr(tidy, "BUILD_FOLDER", tmp_path / "build")
     monkeypatch.setattr(tidy, "find_clang_tidy", lambda: (str(program), "version 14"))

@@ -1,4 +1,4 @@
-"""The checks of sources and Markdown find violations of their rules, and no others."""
+"""The checks of sources and Markdown report violations of their rules, and nothing else."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ LAYERS = """
 
 @pytest.fixture
 def layers(tmp_path):
-    """A tree that keeps to its table."""
+    """Returns a tree that complies with its table."""
     return write(tmp_path, {
         "src/README.md": LAYERS,
         "src/base/error.h": "#include <string>\n",
@@ -48,7 +48,7 @@ def layers(tmp_path):
     })
 
 
-def test_a_tree_that_keeps_to_the_table_passes(layers):
+def test_a_tree_that_complies_with_the_table_passes(layers):
     assert findings("check_layers", layers) == []
     write(layers, {"src/data/set.cpp": "int f() {\n" + "  g();\n" * 58 + "}\n"})  # a function of 60 lines
     assert findings("check_layers", layers) == []
@@ -58,17 +58,17 @@ def test_a_tree_that_keeps_to_the_table_passes(layers):
     ("base/error.h", '#include "data/set.h"\n', 'src/base/error.h:1: "data/set.h": base/ may include nothing'),
     ("data/set.cpp", '\n#include "comm/group.h"\n', 'src/data/set.cpp:2: "comm/group.h": data/ may include base'),
     ("data/set.cpp", '#include "set.h"\n', "is not relative to src/"),
-    ("data/set.cpp", "#include <torch/types.h>\n", "free of torch"),
-    ("app/main.cpp", "using Store = c10d::Store;\n", "src/app/main.cpp:1: names c10d"),
+    ("data/set.cpp", "#include <torch/types.h>\n", "must not use torch"),
+    ("app/main.cpp", "using Store = c10d::Store;\n", "src/app/main.cpp:1: uses c10d"),
     ("data/set.cpp", "\n" * 601, "601 lines, at most 600"),
     ("data/set.cpp", "int f() {\n" + "  g();\n" * 59 + "}\n", "61 lines in one function"),
     ("data/set.h", "class A {\n  int f() {\n" + "    g();\n" * 59 + "  }\n};\n", "src/data/set.h:2: 61 lines"),
     ("new/thing.h", "int a;\n", "src/new:1: is not in the table of layers"),
-    ("README.md", LAYERS.replace("| – |", "| data |"), "base/ may include data, which the table has further down"),
+    ("README.md", LAYERS.replace("| – |", "| data |"), "base/ may include data, which is further down in the table"),
     ("README.md", LAYERS.replace("| base | no |", "| bas | no |"), "data/ may include unknown layers: bas"),
     ("README.md", "no table\n", "has no table of layers"),
 ])
-def test_what_goes_against_the_table_is_named(layers, name, text, finding):
+def test_violations_of_the_table_are_reported(layers, name, text, finding):
     found = findings("check_layers", write(layers, {f"src/{name}": text}))
     assert any(finding in line for line in found), found
 
@@ -91,7 +91,7 @@ def pages(tmp_path):
                             "docs/a.png": "", "build/ours.md": "[not ours](nowhere.md)\n"})
 
 
-def test_links_that_lead_somewhere_pass(pages):
+def test_valid_links_pass(pages):
     assert findings("check_markdown", pages) == []
 
 
@@ -103,12 +103,12 @@ def test_links_that_lead_somewhere_pass(pages):
     ("[a](#nothing)", "#nothing: no such heading in new.md"),
     ("[a]: nowhere.md", "nowhere.md: file not found"),
 ])
-def test_links_that_lead_nowhere_are_named(pages, text, finding):
+def test_broken_links_are_reported(pages, text, finding):
     found = findings("check_markdown", write(pages, {"docs/new.md": text + "\n"}))
     assert found == [finding if finding.startswith("docs") else f"docs/new.md:1: {finding}"]
 
 
-def test_a_readme_of_more_than_a_page_is_too_long(pages):
+def test_a_readme_that_is_too_long_is_reported(pages):
     assert findings("check_markdown", write(pages, {"README.md": "line\n" * 150})) == []
     found = findings("check_markdown", write(pages, {"README.md": "line\n" * 151 + "x" * 121 + "\n"}))
     assert len(found) == 2

@@ -1,4 +1,4 @@
-"""The job files in scripts/cluster pass the right arguments to the engines."""
+"""The job files in scripts/cluster pass the right arguments to the launchers."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ CLUSTER = Path(__file__).resolve().parents[2] / "scripts" / "cluster"
 
 @pytest.fixture
 def engine(tmp_path):
-    """A folder with an mpirun that prints its arguments, and MPICH's mpiexec, which also prints the environment that it passes on."""
+    """Returns a folder with a fake mpirun that prints its arguments, and a fake MPICH mpiexec that also prints its environment."""
     for name, version, passed_on in (("mpirun", "mpirun (Open MPI) 4.1.4", ""),
                                      ("mpiexec", "HYDRA build details:", "$MASTER_ADDR:$MASTER_PORT")):
         path = tmp_path / name
@@ -28,13 +28,13 @@ def mpirun(engine, *arguments, command="mpirun"):
 
 @pytest.mark.parametrize("hosts", ["node1\nnode2\n", "node1 slots=4\nnode2 slots=4\n", "node1:4\n",
                                    "# ours\n\n  node1\tslots=1\n", "node1"])
-def test_open_mpi_is_told_the_first_host_of_the_file(engine, hosts):
+def test_open_mpi_gets_the_first_host_of_the_file(engine, hosts):
     (engine / "hosts").write_text(hosts)
     done = mpirun(engine, engine / "hosts", "2")
     assert " -x MASTER_ADDR=node1 -x MASTER_PORT=29500 " in done.stdout, done.stderr
 
 
-def test_mpich_passes_the_first_host_on_with_the_environment(engine):
+def test_mpich_gets_the_first_host_through_the_environment(engine):
     (engine / "hosts").write_text("node1:4\nnode2:4\n")
     done = mpirun(engine, engine / "hosts", "8", command="mpiexec")
     assert done.stdout.startswith(f"--hostfile {engine}/hosts -n 8 build/bin/mnist-train "), done.stderr

@@ -1,4 +1,4 @@
-"""scripts/lib/config_keys.py makes tables of a JSON Schema."""
+"""scripts/lib/config_keys.py generates tables from a JSON Schema."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ import config_keys  # noqa: E402
     ({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}, "a list of 2 × (a number)"),
     ({"type": "object", "properties": {"a": {}, "b": {}}}, '`{"a", "b"}`'),
 ])
-def test_what_a_key_takes(rule, takes):
+def test_descriptions_of_values(rule, takes):
     assert config_keys.takes_text(rule) == takes
 
 
@@ -53,6 +53,6 @@ def test_every_key_has_a_row_in_the_table_of_its_group():
     assert not any("$schema" in line for line in lines)
 
 
-def test_only_what_is_between_the_marks_is_replaced():
+def test_only_text_between_the_marks_is_replaced():
     text = f"before\n{config_keys.BEGIN}\nold\n{config_keys.END}\nafter\n"
     assert config_keys.replaced(text, ["new", ""]) == f"before\n{config_keys.BEGIN}\n\nnew\n{config_keys.END}\nafter\n"

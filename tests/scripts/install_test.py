@@ -1,4 +1,4 @@
-"""Installations by scripts/setup and scripts/test, also after the system has changed."""
+"""Tests installations by scripts/setup and scripts/test, also after system changes."""
 
 import shutil
 import subprocess
@@ -17,11 +17,11 @@ def bash(script, *arguments):
 
 
 @pytest.mark.parametrize("major, expected", [(12, "ON"), (13, "ON"), (14, "ON"), (99, "OFF")])
-def test_warnings_are_errors_with_the_compilers_of_the_systems_in_the_readme(major, expected):
+def test_warnings_are_errors_with_the_compilers_of_the_supported_systems(major, expected):
     assert bash('c++() { echo "$major"; }; major=$1; warnings_as_errors', str(major)).stdout == f"{expected}\n"
 
 
-def test_after_an_upgrade_of_python_wheels_are_installed_anew(tmp_path):
+def test_wheels_are_reinstalled_after_an_upgrade_of_python(tmp_path):
     stamps = tmp_path / ".mnist-train"
     stamps.mkdir()
     (stamps / "torch-cpu").write_text("torch==2.11.0\n")
@@ -31,7 +31,7 @@ def test_after_an_upgrade_of_python_wheels_are_installed_anew(tmp_path):
 
 
 @pytest.mark.parametrize("program, code", [("exit 0", 0), ("echo cannot run >&2; exit 1", 1), (None, 77)])
-def test_a_clang_format_that_cannot_run_is_no_pass(tmp_path, program, code):
+def test_the_check_does_not_pass_if_clang_format_cannot_run(tmp_path, program, code):
     shutil.copytree(REPOSITORY / "scripts" / "lib", tmp_path / "scripts" / "lib")
     for folder in ("src", "tests"):
         (tmp_path / folder).mkdir()

@@ -1,4 +1,4 @@
-"""scripts/launch turns torchrun's flags into the right command."""
+"""scripts/launch converts torchrun's flags to the right command."""
 
 import stat
 import subprocess
@@ -12,7 +12,7 @@ LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch"
 
 @pytest.fixture
 def tree(tmp_path):
-    """A copy of the script beside a binary and a torchrun that print their arguments."""
+    """Returns a copy of the script next to a binary and a torchrun that print their arguments."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/launch").write_text(LAUNCH.read_text())
     for name in ("build/bin/mnist-train", "path/torchrun"):
@@ -42,7 +42,7 @@ def test_several_nodes_run_torchrun(tree):
                            f"--master-port 29500 {binary} --config c.json\n")
 
 
-def test_what_is_missing_is_said(tree):
+def test_missing_programs_are_reported(tree):
     (tree / "path/torchrun").unlink()
     done = launch(tree, "--nnodes", "2", "--config", "c.json")
     assert done.returncode == 2 and "scripts/setup --cuda" in done.stderr
@@ -51,27 +51,27 @@ def test_what_is_missing_is_said(tree):
     assert done.returncode == 2 and "scripts/setup builds it" in done.stderr
 
 
-def test_torchruns_words_for_the_processes_of_a_machine_are_translated(tree):
+def test_torchruns_values_of_nproc_per_node_are_translated(tree):
     for word, device in (("gpu", " --set device=cuda"), ("cpu", " --set device=cpu"), ("auto", "")):
         done = launch(tree, "--nproc-per-node", word, "--config", "c.json")
         assert done.stdout == f"mnist-train --config c.json --nproc-per-node auto{device}\n"
 
 
-def test_two_dashes_may_stand_between_the_flags(tree):
+def test_two_dashes_may_separate_the_flags(tree):
     done = launch(tree, "--nproc-per-node", "2", "--", "--config", "c.json")
     assert done.stdout == "mnist-train --config c.json --nproc-per-node 2\n"
     done = launch(tree, "--nnodes", "2", "--", "--config", "c.json")
     assert done.stdout.endswith("bin/mnist-train --config c.json\n") and " -- " not in done.stdout
 
 
-def test_flags_that_have_no_use_on_one_node_are_named(tree):
+def test_flags_without_effect_on_one_node_are_reported(tree):
     done = launch(tree, "--standalone", "--rdzv-id", "7", "--node_rank", "0", "--config", "c.json")
     assert done.stdout == "mnist-train --config c.json\n"
     assert "--node-rank, --rdzv-id: ignored" in done.stderr
     assert launch(tree, "--config", "c.json").stderr == ""
 
 
-def test_a_command_of_one_process_is_not_given_several(tree):
+def test_a_single_process_command_refuses_several_processes(tree):
     done = launch(tree, "--nproc-per-node", "2", "export", "--checkpoint", "a", "--output", "b")
     assert (done.returncode, done.stdout) == (2, "")
     assert "mnist-train export runs in one process" in done.stderr

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a C++ source with a stub for each function of a library of NVIDIA's.
+"""Writes a C++ source with a stub for each function of an NVIDIA library.
 
 usage: make_stubs.py --error CODE --output FILE [--nm NM --real LIBRARY --prefix PREFIX] [--names NAME...]
                      [--launch REGEX] [--empty REGEX]
 
-Those are the functions that the real library exports and whose names begin with PREFIX, and the named ones. A stub says that its
-function is not implemented, and returns CODE. One whose name matches --launch computes something: it launches a kernel that does
-nothing. One whose name matches --empty creates, sets or destroys an object that holds nothing, or does nothing else: it succeeds.
-All stubs are weak, so that functions that are written by hand replace theirs when the library is linked.
+These are the functions with PREFIX that the real library exports, and those of --names. A stub reports that its function is not
+implemented and returns CODE. If its name matches --launch, it launches a kernel that does nothing. If its name matches
+--empty, it succeeds: it creates, sets or destroys an object without content, or does nothing.
+All stubs are weak symbols, so handwritten functions replace them at link time.
 """
 
 import argparse
@@ -30,7 +30,7 @@ using mnist_train::fake_gpu::not_implemented;
 
 
 def exported_functions(nm, library, prefix):
-    """Their names, without symbol versions."""
+    """Returns their names without symbol versions."""
     result = subprocess.run([nm, "-D", "--defined-only", library], check=True, capture_output=True, text=True)
     for line in result.stdout.splitlines():
         kind, symbol = line.split()[-2:]
