@@ -9,11 +9,11 @@ read -ra flags <<<"${FLAGS:-}"
 mpirun=${MPIRUN:-mpirun}
 config=(build/bin/mnist-train --config configs/mnist.json --output runs/mpirun --resume auto)
 if (($# == 0)); then exec "$mpirun" -n 2 "${flags[@]}" "${config[@]}"; fi
-# No MPI passes rank 0's address to its processes. It is on the first host of the file ("node1 slots=4", "node1:4", "node1").
+# MPI does not pass on rank 0's address. It is the first host of the file ("node1 slots=4", "node1:4", "node1").
 host=$(sed -n '/^[[:space:]]*\(#\|$\)/!{s/^[[:space:]]*//; s/[[:space:]:].*//; p; q}' "$1")
 export MASTER_ADDR=${host:?the host file names no host} MASTER_PORT=29500
 case $("$mpirun" --version 2>&1) in
-  *HYDRA* | *"Intel(R) MPI"*) ;; # they pass the whole environment on
+  *HYDRA* | *"Intel(R) MPI"*) ;; # they pass on the whole environment
   *) flags+=(-x "MASTER_ADDR=$MASTER_ADDR" -x "MASTER_PORT=$MASTER_PORT") ;;
 esac
 exec "$mpirun" --hostfile "$1" -n "${2:?number of processes}" "${flags[@]}" "${config[@]}"

@@ -1,20 +1,20 @@
 # shellcheck shell=bash
-# What scripts/package and scripts/bundle share: which libraries are packed, and what a system must have. Sourced after
+# Common functions of scripts/package and scripts/bundle: libraries to pack, and system requirements. Sourced after
 # common.sh.
 
-# The libraries of PyTorch's and DALI's wheels, and the C and C++ run-time, which every system has.
+# Libraries of PyTorch's and DALI's wheels, and the C and C++ runtime, which every system has.
 not_packed='^lib(c10|torch|cudart|nccl|gomp|dali)|^(libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|ld-linux.*)\.so'
 
 require_build() {
-  [[ -e $build/CMakeCache.txt ]] || fail 2 "nothing is configured in $build: run scripts/setup first"
+  [[ -e $build/CMakeCache.txt ]] || fail 2 "$build is not configured; run scripts/setup first"
   build "$build" "$@"
 }
 
-# built_with NAME: what `mnist-train --version` says of it, such as 2.11.0 for LibTorch.
+# built_with NAME: its version in `mnist-train --version`, such as 2.11.0 for LibTorch.
 built_with() { "$build/bin/mnist-train" --version | grep -oP "(^|, )$1 \K[^, ]+"; }
 
-# copy_libraries FOLDER PROGRAM...: the shared libraries that the programs need, and that those need, and libwebp, which they
-# load when they read the first such picture.
+# copy_libraries FOLDER PROGRAM...: copies the shared libraries that the programs need, directly or indirectly, and libwebp,
+# which they load when they read the first WebP image.
 copy_libraries() {
   local folder=$1 name file queue
   local -A found=()
@@ -37,8 +37,8 @@ copy_libraries() {
   done
 }
 
-# set_rpath RPATH FILE...: where an executable or a module looks for libraries.
+# set_rpath RPATH FILE...: sets the library search path of executables and modules.
 set_rpath() { cmake -D RPATH="$1" -P "$root/scripts/lib/cmake/set_rpath.cmake" -- "${@:2}" >/dev/null; }
 
-# newest_symbols PREFIX FILE...: the highest version of the system's symbols, such as GLIBC_2.35, that the files need.
+# newest_symbols PREFIX FILE...: prints the highest version of system symbols that the files need, such as GLIBC_2.35.
 newest_symbols() { objdump -T "${@:2}" | grep -oE "\b$1_[0-9.]+" | sort -Vu | tail -1; }

@@ -1,11 +1,11 @@
-# How everything is compiled: language, optimisation, warnings, hardening, compiler cache, linker.
-# Layer targets take these from mnist_train_flags; nothing here leaks into third-party code.
+# Build flags: language, optimisation, warnings, hardening, compiler cache, linker.
+# Layer targets get them from mnist_train_flags; they do not affect third-party code.
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-# Portable to every x86-64 processor of the last fifteen years: a bundle built here runs elsewhere.
-# What needs more (AVX-512, AMX) asks the processor at run time: LibTorch, and kernels in src/models.
+# Portable to every x86-64 CPU of the last fifteen years, so that a bundle built here runs elsewhere.
+# Code that needs more (AVX-512, AMX) is dispatched at run time: LibTorch, and kernels in src/models.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -14,8 +14,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
-# Where executables find libraries, of a bundle too; layer.cmake adds LibTorch's folder. Left to itself CMake would end
-# the list with an empty entry, which stands for the working directory.
+# Library search path of executables, also in a bundle; layer.cmake adds LibTorch's folder. By default CMake would end
+# the list with an empty entry, which means the working directory.
 set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../lib")
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 
@@ -25,9 +25,9 @@ if(MNIST_TRAIN_SANITIZE AND MNIST_TRAIN_TORCH AND NOT MNIST_TRAIN_FUZZ)
 endif()
 
 add_library(mnist_train_warnings INTERFACE)
-# False alarms of gcc: members of an empty std::optional (bug 80635), and in versions 12 to 14 overlaps and overruns
-# in its own std::string (bugs 105329, 105651), and references into one argument of a call that has another,
-# temporary one (bug 107532).
+# False positives of gcc: members of an empty std::optional (bug 80635), and in versions 12 to 14 overlaps and overruns
+# in std::string (bugs 105329, 105651), and references into one argument of a call that has another,
+# temporary argument (bug 107532).
 set(is_gcc $<CXX_COMPILER_ID:GNU>)
 set(is_gcc_12_to_14 $<AND:${is_gcc},$<VERSION_LESS:$<CXX_COMPILER_VERSION>,15>>)
 target_compile_options(mnist_train_warnings INTERFACE
@@ -38,7 +38,7 @@ target_compile_options(mnist_train_warnings INTERFACE
 
 add_library(mnist_train_flags INTERFACE)
 # -fPIC everywhere: the layers are linked into executables and into the CUDA module, and a
-# precompiled header serves only sources that are compiled alike.
+# precompiled header only works for sources with the same flags.
 target_compile_options(mnist_train_flags INTERFACE
   -fPIC -fstack-protector-strong -fstack-clash-protection
   $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
@@ -51,7 +51,7 @@ find_package(Threads REQUIRED)
 target_link_libraries(mnist_train_flags INTERFACE mnist_train_warnings Threads::Threads ${CMAKE_DL_LIBS})
 
 if(MNIST_TRAIN_SANITIZE)
-  # Fuzzing runs for long, tests are compiled for longer than they run.
+  # Fuzzing runs long; tests take longer to compile than to run.
   set(sanitize "-fsanitize=${MNIST_TRAIN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
     $<IF:$<BOOL:${MNIST_TRAIN_FUZZ}>,-O1,-O0>)
   target_compile_options(mnist_train_flags INTERFACE ${sanitize})
@@ -60,7 +60,7 @@ if(MNIST_TRAIN_SANITIZE)
     target_compile_options(mnist_train_flags INTERFACE -fsanitize=fuzzer-no-link)
   endif()
 else()
-  # Needs optimisation, and would hide from the sanitizers what it catches itself.
+  # Requires optimisation, and would catch errors before the sanitizers do.
   target_compile_options(mnist_train_flags INTERFACE
     $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=3>)
 endif()
@@ -72,18 +72,18 @@ if(MNIST_TRAIN_CCACHE)
   execute_process(COMMAND "${MNIST_TRAIN_CCACHE}" "${CMAKE_CXX_COMPILER}" -c ccache_check.cpp -o ccache_check.o
     WORKING_DIRECTORY "${CMAKE_BINARY_DIR}" RESULT_VARIABLE ccache_result OUTPUT_QUIET ERROR_VARIABLE ccache_error)
   if(NOT ccache_result EQUAL 0)
-    message(STATUS "ccache: not used, it fails here: ${ccache_error}")
+    message(STATUS "ccache: disabled because it fails: ${ccache_error}")
     set(MNIST_TRAIN_CCACHE "")
   endif()
 endif()
 if(MNIST_TRAIN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Without this sloppiness ccache passes by every source that uses a precompiled header.
+  # Without this sloppiness, ccache does not cache sources that use a precompiled header.
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
     CCACHE_SLOPPINESS=pch_defines,time_macros "${MNIST_TRAIN_CCACHE}")
 endif()
 
-# mold 1.10 (Debian 12) is as fast, but if .tbss ends at the border of a page, its program cannot be loaded: the read-only
-# segment begins before the mapped memory.
+# mold 1.10 (Debian 12) is as fast, but if .tbss ends at a page boundary, its executable cannot be loaded: the read-only
+# segment starts before the mapped memory.
 include(CheckLinkerFlag)
 find_program(MNIST_TRAIN_LLD ld.lld)
 if(MNIST_TRAIN_LLD)

@@ -1,4 +1,4 @@
-# What `cmake --install` puts where. Everything finds the rest by its own place, so the prefix may be moved; LibTorch
+# Rules of `cmake --install`. Files find each other by relative paths, so the prefix is relocatable; LibTorch
 # stays where it is.
 
 include(GNUInstallDirs)
@@ -16,7 +16,7 @@ set(data_folder "${CMAKE_INSTALL_DATADIR}/mnist-train")
 install(TARGETS mnist-train RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 foreach(program mnist-train-fetch mnist-train-worker mnist-train-cuda mnist-train-dali)
   if(TARGET ${program})
-    # The modules lie beside the worker, which loads them from there.
+    # The worker loads the modules from its own folder.
     install(TARGETS ${program} DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/mnist-train")
   endif()
 endforeach()
@@ -28,7 +28,7 @@ if(EXISTS "${PROJECT_SOURCE_DIR}/scripts/integrations")
 endif()
 mnist_train_install_pages("${CMAKE_INSTALL_DOCDIR}")
 
-# What a network in a library of its own is built against: find_package(mnist_train), target mnist_train::model.
+# For custom networks in libraries: find_package(mnist_train), target mnist_train::model.
 if(MNIST_TRAIN_TORCH)
   include(CMakePackageConfigHelpers)
   set(package "${CMAKE_BINARY_DIR}/package")

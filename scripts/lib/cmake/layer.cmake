@@ -1,6 +1,6 @@
-# The layers of src/ as targets: each is one static library.
+# Targets for the layers of src/; each is a static library.
 
-# Precompiled headers are built once, in a target of their own, and shared by all that compile alike.
+# Precompiled headers are built once, in a separate target, and shared by all targets with the same flags.
 # mnist_train_add_pch(<name> HEADERS <header>... LIBRARIES <target>...)
 function(mnist_train_add_pch name)
   cmake_parse_arguments(PARSE_ARGV 1 pch "" "" "HEADERS;LIBRARIES")
@@ -12,8 +12,8 @@ function(mnist_train_add_pch name)
 endfunction()
 
 # mnist_train_layer(<name> [TORCH] [VECTORIZED <file>...] [GENERATED <file>...] [DEPENDS <layer>...] [LIBRARIES <target>...])
-# makes mnist_train_<name> of the sources in its folder, except main.cpp. A layer without sources is headers only.
-# TORCH layers see LibTorch; VECTORIZED sources are compiled for loops.
+# creates mnist_train_<name> from the sources in its folder, except main.cpp. A layer without sources is header-only.
+# TORCH layers use LibTorch; VECTORIZED sources are compiled with loop vectorization.
 function(mnist_train_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 layer "TORCH" "" "VECTORIZED;GENERATED;DEPENDS;LIBRARIES")
   set(target mnist_train_${name})
@@ -36,7 +36,7 @@ function(mnist_train_layer name)
   mnist_train_compile_together(${target} ${layer_TORCH})
 endfunction()
 
-# Sources that include LibTorch instantiate the same templates for seconds each, so several are one translation unit.
+# Each source that includes LibTorch instantiates the same templates for seconds, so several share a translation unit.
 function(mnist_train_compile_together target with_torch)
   if(with_torch)
     target_precompile_headers(${target} REUSE_FROM mnist_train_torch_pch)
@@ -59,7 +59,7 @@ function(mnist_train_executable name)
 endfunction()
 
 # mnist_train_module(<name> [TORCH] SOURCES <file>... LAYERS <layer>... LIBRARIES <target>...): a library that the worker loads
-# when it needs it.
+# on demand.
 function(mnist_train_module name)
   cmake_parse_arguments(PARSE_ARGV 1 module "TORCH" "" "SOURCES;LAYERS;LIBRARIES")
   list(TRANSFORM module_LAYERS PREPEND mnist_train_)

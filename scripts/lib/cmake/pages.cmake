@@ -1,7 +1,7 @@
-# The pages of documentation that are installed, as they lie beside one another in the repository.
+# Installs documentation pages in the same layout as in the repository.
 
-# mnist_train_page(<file>): sets `page` to the text of a Markdown file in which links to files of the repository that are
-# not among `installed` are plain text, and images that are not are their descriptions.
+# mnist_train_page(<file>): sets `page` to the text of a Markdown file. Links to files that are not in `installed` become
+# plain text, and images that are not in it become their descriptions.
 function(mnist_train_page file)
   get_filename_component(folder "${PROJECT_SOURCE_DIR}/${file}" DIRECTORY)
   file(READ "${PROJECT_SOURCE_DIR}/${file}" rest)

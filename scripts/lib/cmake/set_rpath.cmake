@@ -1,4 +1,4 @@
-# cmake -D RPATH=FOLDERS -P set_rpath.cmake -- FILE...: makes executables look for libraries in these folders alone.
+# cmake -D RPATH=FOLDERS -P set_rpath.cmake -- FILE...: makes executables search for libraries only in these folders.
 cmake_minimum_required(VERSION 3.25)
 
 set(is_file FALSE)

@@ -1,7 +1,7 @@
 # cmake -DSOURCE=<repository> -DHEADER=<file> -P write_commit.cmake
 cmake_minimum_required(VERSION 3.25)
 
-# A checkout that another user owns is read all the same: nothing of it is run.
+# A checkout owned by another user is safe to read, because nothing in it is executed.
 set(git git -c "safe.directory=*" -C "${SOURCE}")
 execute_process(COMMAND ${git} rev-parse --show-toplevel
   OUTPUT_VARIABLE top OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
