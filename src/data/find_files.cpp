@@ -79,16 +79,15 @@ std::string labels_stem(const fs::path& images) {
   std::string stem = stem_of(images);
   if (!replace_last(stem, "images", "labels")) {
     fail_data(
-        "{}: its labels file cannot be found, because its name does not contain \"images\"; "
-        "specify the labels file too",
+        "{}: cannot tell its labels file, because its name does not contain \"images\"; give both "
+        "files: {{\"images\": FILE, \"labels\": FILE}}",
         images.string());
   }
   if (!replace_last(stem, "idx3", "idx1")) replace_last(stem, "idx4", "idx1");
   return stem;
 }
 
-/// Finds the labels next to the images or, if the name of their folder contains "images", next to
-/// it.
+/// Finds the labels in the folder of the images, or beside it if its name contains "images".
 std::optional<fs::path> labels_of(const fs::path& images) {
   const fs::path folder = images.parent_path();
   const auto files = files_by_stem(folder, "labels");
@@ -106,20 +105,18 @@ bool has_labels(const std::pair<const std::string, fs::path>& images) {
 fs::path find_labels(const fs::path& images) {
   if (auto found = labels_of(images)) return *found;
   const fs::path labels = images.parent_path() / labels_stem(images);
-  fail_data("{}: its labels are missing; looked for {} and the same with .gz", images.string(),
+  fail_data("{}: no labels file; expected {} or the same with .gz", images.string(),
             labels.string());
 }
 
-/// Returns why a folder seems to contain no images: it cannot be listed, or it contains other
-/// files.
+/// Returns the likely reason why a folder has no images: it cannot be listed, or has other files.
 std::string without_images(const fs::path& folder) {
   std::error_code error;
   (void)paths_in(folder, &error);
   return error ? "; the folder cannot be listed: " + error.message() : other_files_in(folder);
 }
 
-/// Returns the images file of a split: the one whose name begins like that split's names, or the
-/// only one.
+/// Returns the images file of a split: the one with a prefix of that split, else the only one.
 fs::path images_in(const fs::path& folder, SplitName split) {
   const auto& prefixes = names_of(split).prefixes;
   const SplitName other = split == SplitName::kTrain ? SplitName::kTest : SplitName::kTrain;
@@ -144,13 +141,13 @@ fs::path images_in(const fs::path& folder, SplitName split) {
   if (files.empty()) {
     fail_data(
         "{}: no images for data.{} in this folder; expected a file such as "
-        "{}-images-idx3-ubyte.gz and its labels{}",
+        "{}-images-idx3-ubyte.gz with its labels{}",
         folder.string(), key_of(split), prefixes[0], without_images(folder));
   }
   if (files.size() > 1) {
     std::vector<std::string> names;
     for (const auto& [stem, file] : files) names.push_back(file.filename().string());
-    fail_data("{}: several files could be the images ({}); set data.{} to one of them",
+    fail_data("{}: several files may contain the images ({}); set data.{} to one of them",
               folder.string(), fmt::join(names, ", "), key_of(split));
   }
   return files.begin()->second;
@@ -187,7 +184,7 @@ fs::path folder_with_images(const fs::path& folder, SplitName split, DataFormat 
   if (found.size() == 1) return found.front();
   std::string list;
   for (const fs::path& each : found) list += "\n  " + each.string();
-  fail_data("{}: several folders in it contain images; set data.{} to one of them:{}",
+  fail_data("{}: several of its subfolders contain images; set data.{} to one of them:{}",
             folder.string(), key_of(split), list);
 }
 
@@ -251,7 +248,7 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
         continue;
       }
       if (root && place != *root) {
-        spdlog::warn("data.root {} has no folder {}: reading {} instead", root->string(),
+        spdlog::warn("no usable data set {1} in data.root {0}; reading {2} instead", root->string(),
                      dataset.name, found.front().string());
       }
       return found.front();
@@ -289,7 +286,7 @@ std::vector<fs::path> find_cifar_files(const DataLocation& location, SplitName s
     if (is_there(files.back())) continue;
     const bool is_of_python = is_there(fs::path(files.back()).replace_extension()) ||
                               is_there(folder / "cifar-10-batches-py");
-    fail_data("{}: this file of data.{} is missing{}", files.back().string(), key_of(split),
+    fail_data("{}: missing file of data.{}{}", files.back().string(), key_of(split),
               is_of_python ? "; the folder contains CIFAR-10's Python version; use the binary "
                              "version (cifar-10-binary.tar.gz)"
                            : other_files_in(folder));

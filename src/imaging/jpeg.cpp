@@ -22,8 +22,6 @@ bool is_frame_header(std::uint8_t marker) {
   return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
 
-constexpr int kMostScans = 500;  // a scan takes few bytes, but requires a pass over the whole image
-
 /// libjpeg reports errors through functions that must not return: they jump back to the caller.
 struct ErrorManager {
   jpeg_error_mgr functions;  // must be first: libjpeg casts its address to this object
@@ -37,18 +35,22 @@ void leave(j_common_ptr codec) {
   std::longjmp(errors->back, 1);
 }
 
+[[noreturn]] void leave_with(ErrorManager& errors, const char* reason) {
+  std::snprintf(errors.message.data(), errors.message.size(), "%s", reason);
+  std::longjmp(errors.back, 1);
+}
+
 /// Treats truncated data as an error; libjpeg would fill the rest with gray.
 void refuse_truncation(j_common_ptr codec, int level) {
   const int code = codec->err->msg_code;
   if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER)) leave(codec);
 }
 
+/// A scan takes few bytes, but requires a pass over the whole image.
 void limit_scans(j_common_ptr codec) {
   const auto* decoder = reinterpret_cast<jpeg_decompress_struct*>(codec);
-  if (decoder->input_scan_number <= kMostScans) return;
-  auto* errors = reinterpret_cast<ErrorManager*>(codec->err);
-  std::snprintf(errors->message.data(), errors->message.size(), "more than %d scans", kMostScans);
-  std::longjmp(errors->back, 1);
+  if (decoder->input_scan_number <= 500) return;
+  leave_with(*reinterpret_cast<ErrorManager*>(codec->err), "more than 500 scans");
 }
 
 jpeg_error_mgr* prepared(ErrorManager& errors) {
@@ -84,7 +86,7 @@ bool decode_into(Decoding& state, Bytes bytes, const Image& shape, std::uint8_t*
                             : shape.channels == 3 ? JCS_RGB
                                                   : JCS_CMYK;
   if (decoder.image_height != shape.height || decoder.image_width != shape.width) {
-    ERREXIT(&decoder, JERR_IMAGE_TOO_BIG);
+    leave_with(state.errors, "its headers disagree about the image size");
   }
   jpeg_start_decompress(&decoder);
   const auto row_bytes = static_cast<std::size_t>(shape.width * shape.channels);
@@ -163,9 +165,10 @@ Header read_jpeg(Bytes bytes, const std::string& name) {
     }
     if (marker == 0xD9 || marker == 0xDA) break;
     const auto length = static_cast<std::size_t>(big_endian(bytes, at + 2, 2));
-    if (length < 2) fail_at(name, at + 2, "a JPEG segment of {} bytes", length);
+    if (length < 2) fail_at(name, at + 2, "invalid JPEG segment length {}", length);
     if (is_frame_header(marker) && header.components == 0) {
-      if (length < 8 || at + 10 > bytes.size()) fail_at(name, at, "a truncated JPEG frame header");
+      if (length < 8 || at + 10 > bytes.size())
+        fail_at(name, at, "the JPEG frame header is truncated");
       header.height = big_endian(bytes, at + 5, 2);
       header.width = big_endian(bytes, at + 7, 2);
       header.components = bytes[at + 9];
@@ -184,7 +187,7 @@ Header read_jpeg(Bytes bytes, const std::string& name) {
 
 Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name) {
   if (header.components != 1 && header.components != 3 && header.components != 4) {
-    fail_at(name, 0, "a JPEG image of {} colour components; only gray, RGB and CMYK are supported",
+    fail_at(name, 0, "the JPEG has {} colour components; only gray, RGB and CMYK are supported",
             header.components);
   }
   Image image{header.height, header.width, header.components, {}};

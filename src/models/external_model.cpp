@@ -37,7 +37,7 @@ std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& param
     }
     if (tensor.numel() == 0) continue;
     const auto [first, is_new] = names.emplace(tensor.const_data_ptr(), item.key());
-    if (!is_new) add("shares its memory with " + first->second);
+    if (!is_new) add("shares memory with " + first->second);
   }
   return found;
 }
@@ -77,7 +77,7 @@ class ExternalModel : public Model {
   void require_usable() {
     const auto parameters = named_parameters();
     if (parameters.is_empty()) {
-      refuse("has no parameters to train (torch.jit.freeze turns them into constants)");
+      refuse("has no parameters to train; torch.jit.freeze turns them into constants, so omit it");
     }
     const std::string wrong = untrainable(parameters);
     if (!wrong.empty()) refuse("has parameters that cannot be trained:" + wrong);
@@ -99,7 +99,7 @@ class ExternalModel : public Model {
   }
 
  private:
-  /// `advice` is appended to error messages.
+  /// `advice` is appended to the error message if the forward pass fails.
   void try_forward(at::ScalarType type, const std::string& advice) {
     const at::NoGradGuard no_grad;
     const std::vector<std::int64_t> sizes{2, shape_.channels, shape_.height, shape_.width};
@@ -110,7 +110,7 @@ class ExternalModel : public Model {
     try {
       logits = compute(at::zeros(sizes, type));
     } catch (const std::exception& error) {
-      refuse("forward fails on " + images + advice + ": " + cause_of(error));
+      refuse("forward fails on " + images + ": " + cause_of(error) + advice);
     }
     const std::vector<std::int64_t> expected{2, shape_.classes};
     if (!logits.defined() || logits.sizes() != expected || !logits.is_floating_point()) {
@@ -142,8 +142,7 @@ void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
   }
 }
 
-/// Sets the modules of `script` to evaluation mode whose mirrors in `module` are in evaluation
-/// mode.
+/// Puts those modules of `script` in evaluation mode whose mirrors in `module` are in it.
 void copy_evaluation_mode(const torch::nn::Module& module, torch::jit::Module script) {
   if (!module.is_training()) return script.eval();
   for (const auto& item : module.named_children()) {
@@ -151,7 +150,7 @@ void copy_evaluation_mode(const torch::nn::Module& module, torch::jit::Module sc
   }
 }
 
-/// Returns operations that tracing in training mode has fixed in that mode, such as dropout.
+/// Returns the operations, such as dropout, that tracing fixed in training mode.
 std::set<std::string> always_training(const torch::jit::Module& script) {
   auto graph = script.get_method("forward").graph()->copy();
   torch::jit::Inline(*graph);
@@ -197,8 +196,8 @@ class ScriptModel : public ExternalModel {
     const std::set<std::string> fixed = always_training(script_);
     if (fixed.empty()) return {};
     return fmt::format(
-        "{}: was traced in training mode and stays in training mode when it evaluates: {}; trace "
-        "it after model.eval(), or use torch.jit.script",
+        "{}: was traced in training mode, so these operations ignore model.eval(): {}; trace after "
+        "model.eval(), or use torch.jit.script",
         source(), fmt::join(fixed, ", "));
   }
 
@@ -226,7 +225,7 @@ class ScriptModel : public ExternalModel {
       script_ = torch::jit::load(file_.string(), at::kCPU);
     } catch (const std::exception& error) {
       const std::string cause = cause_of(error);
-      refuse("is damaged or not TorchScript (use torch.jit.script(model).save): " +
+      refuse("is damaged or not TorchScript; save it with torch.jit.script(model).save: " +
              cause.substr(0, cause.find(". ")));
     }
   }

@@ -119,8 +119,8 @@ Field<DataOptions> test_field(const KeyOwner& owner) {
                                      : place.write(options.test);
   };
   return {std::move(key),
-          "Test set, like train; or a number: the fraction of each class of train to hold out (for "
-          "a folder named 0.2, write ./0.2).",
+          "Test set, like train, or the fraction of each class of train to hold out, such as 0.2 "
+          "(for a folder of that name, write ./0.2).",
           read, write, place.keys};
 }
 
@@ -160,7 +160,7 @@ void add_sources(Schema<DataOptions>& schema) {
           "A data set by name; mnist unless a format is given.",
           {.drops = {"format", "train", "test", "train_per_process"}});
   ADD_KEY(schema, root, kSamples, optional_of(path()),
-          "Folder that is searched first for the data set's folder.");
+          "Folder in which to look first for the data set's folder.");
   const auto formats =
       one_of<DataFormat>({"idx", "cifar", "image-folder", "image-list", "lmdb", "synthetic"});
   ADD_KEY(schema, format, kStepsAndSamples, optional_of(formats),
@@ -171,26 +171,27 @@ void add_sources(Schema<DataOptions>& schema) {
           {.drops = {"dataset", "root"}});
   const KeyOwner owner{"format", "synthetic", /*is_any_other=*/true};
   ADD_KEY(schema, train, kSamples, optional_of(location()),
-          "Training set: a folder; for idx also an images file, or {images, labels}; for cifar "
-          "also one batch; for image-list a CSV file; for lmdb also its file.",
+          "Training set: a folder, or for image-list a CSV file. Also accepted: for idx an images "
+          "file or {images, labels}, for cifar one batch file, for lmdb its data file.",
           {.drops = {"train_per_process"}, .owner = owner});
   schema.add(test_field(owner));
   ADD_KEY(schema, train_per_process, kSamples, locations_by_rank(),
-          "Instead of train: one training set per process, by rank.",
+          "One training set per process, by rank, instead of train.",
           {.drops = {"train"}, .owner = owner});
   ADD_KEY(schema, on_bad_sample, kStepsAndSamples, one_of<OnBadSample>({"error", "skip"}),
-          "Whether an unusable image or record stops the run before training, or is skipped and "
-          "listed. For image-folder, image-list and lmdb.");
+          "error: an unusable image or record ends the run; skip: it is skipped and listed. For "
+          "image-folder, image-list and lmdb.");
   ADD_KEY(schema, decode, kSamples, one_of<Decode>({"once", "stream", "dali"}),
-          "When images of image-folder, image-list and lmdb are decoded: once, into memory, before "
-          "training; or during training, a few batches ahead, by our decoders (stream) or NVIDIA "
-          "DALI (dali).");
+          "once: decodes all images into memory before training; stream, dali: decodes a few "
+          "batches ahead during training, with the built-in decoders or NVIDIA DALI. For "
+          "image-folder, image-list and lmdb.");
   ADD_KEY(schema, decode_threads, kNever, optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-          "Decoding threads per process during training; auto: its compute threads.");
+          "Decoding threads per process during training; auto: as many as its compute threads.");
   ADD_KEY(
       schema, validation, kStepsAndSamples, number({0, 1, false, true}),
-      "Fraction of each class of the training set that is held out, after the test set. The best "
-      "checkpoint, stop_at_accuracy, early_stopping and schedule plateau then use it.");
+      "Fraction of each class of the training set, after any held-out test set, to hold out for "
+      "validation. The best checkpoint, stop_at_accuracy, early_stopping and schedule plateau then "
+      "use the validation set.");
   ADD_KEY(schema, holdout_seed, kStepsAndSamples, integer(0, kMaxSteps),
           "Seed of the held-out test and validation sets, which do not depend on `seed`.");
 }
@@ -198,36 +199,37 @@ void add_sources(Schema<DataOptions>& schema) {
 void add_preparation(Schema<DataOptions>& schema) {
   ADD_KEY(
       schema, normalize, optional_of(normalize()),
-      "(value / 255 - mean) / std, each a number or a list with one number per channel; null: "
-      "the defaults of a published network, or else of the data set. For a colour data set "
-      "converted to gray, that is the mean of its channels, weighted like the gray value (0.299, "
-      "0.587, 0.114).");
-  ADD_KEY(schema, size, kStepsAndSamples, optional_of(image_size()),
-          "Size to which images are resized when they are read, bilinear with antialiasing: one "
-          "number for a square, or [height, width]; null: all images have the same size.");
+      "Computes (value / 255 - mean) / std, each a number or a list with one number per channel; "
+      "null: the defaults of a published network, else of the data set, as 0.299 red + 0.587 "
+      "green + 0.114 blue if it is converted to gray.");
+  ADD_KEY(
+      schema, size, kStepsAndSamples, optional_of(image_size()),
+      "Size to which images are resized when read, bilinear with antialiasing: one number for "
+      "a square, or [height, width]; null: images are not resized and must have the same size.");
   ADD_KEY(
       schema, fit, kStepsAndSamples, one_of<Fit>({kFitNames.begin(), kFitNames.end()}),
-      "How images of other shapes are fitted to `size`: stretch; crop: the centre, after resizing "
-      "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
-      "the whole image between bars of `background` (Pillow's ImageOps.pad).");
+      "How images of other shapes are fitted to `size`: stretch; crop: resizes to cover `size` and "
+      "crops the centre (torchvision's Resize of the shorter side and CenterCrop); pad: adds bars "
+      "of `background`, a letterbox (Pillow's ImageOps.pad).");
   ADD_KEY(schema, background, kStepsAndSamples, background(),
-          "Colour behind transparent pixels and of the bars that `fit` pad adds: \"white\", "
+          "Colour shown through transparent pixels and in the bars of `fit` pad: \"white\", "
           "\"black\" or [red, green, blue].");
   ADD_KEY(schema, max_pixels, kStepsAndSamples, integer(1, kMaxSteps),
           "Maximum number of pixels, height x width, of a PNG, JPEG, WebP, BMP or PNM picture; "
-          "larger ones are unusable (see on_bad_sample).");
+          "larger pictures are unusable (see on_bad_sample).");
   ADD_KEY(schema, channels, kStepsAndSamples, optional_of(integer(1, 3)),
-          "1 (gray) or 3 (colour): images are converted; null: all images have the same number.");
+          "Converts images to 1 (gray) or 3 (colour) channels; null: images are not converted and "
+          "must have the same number.");
   ADD_KEY(schema, augment, augment_list(),
           "Augmentations of training images, in order, drawn anew every epoch from seed, epoch "
           "and sample.");
   ADD_KEY(schema, split, one_of<Split>({"even", "throughput"}),
-          "Division of a batch among processes: even, or by their measured speed.");
+          "How a batch is divided among processes: evenly, or by their measured throughput.");
   ADD_KEY(schema, limit_train, kStepsAndSamples, optional_of(integer(1, kMaxSteps)),
-          "Uses only N training samples: for picture files a proportional share of each class, "
-          "otherwise the first ones.");
+          "Uses only this number of training samples: of picture files the same fraction of each "
+          "class, otherwise the first ones.");
   ADD_KEY(schema, limit_test, kSamples, optional_of(integer(1, kMaxSteps)),
-          "Uses only N test samples, chosen like those of limit_train.");
+          "Uses only this number of test samples, chosen as for limit_train.");
 }
 
 /// Checks options that depend on the number of channels, if that is known from the options.
@@ -312,7 +314,7 @@ void choose_dataset(DataOptions& options, const JsonCursor& cursor) {
 void check_labels(DataOptions& options, const JsonCursor& cursor) {
   if (!options.is_encoded()) return;
   const auto refuse = [](const DataLocation& location, const JsonCursor& at) {
-    if (location.labels) at.add_error("expected a path; separate labels are for format idx");
+    if (location.labels) at.add_error("expected a path; only idx has a separate labels file");
   };
   if (options.train && cursor.gives("train")) refuse(*options.train, cursor.member("train"));
   if (options.test && cursor.gives("test")) refuse(*options.test, cursor.member("test"));
@@ -354,11 +356,11 @@ Schema<DataOptions> data_schema() {
 }
 
 void require_set_for_each(const DataOptions& options, int processes) {
-  const std::size_t sets = options.train_per_process.size();
-  if (sets == 0 || sets == static_cast<std::size_t>(processes)) return;
-  throw ConfigKeyError("/data/train_per_process: lists " + std::to_string(sets) +
-                       " training sets, but there are " + std::to_string(processes) +
-                       " processes (launch.processes_per_node, --nproc-per-node)");
+  const auto sets = std::ssize(options.train_per_process);
+  if (sets == 0 || sets == processes) return;
+  throw ConfigKeyError("/data/train_per_process: lists " + counted(sets, "training set") + " for " +
+                       counted(processes, "process") +
+                       "; list one for each, or set launch.processes_per_node (--nproc-per-node)");
 }
 
 std::optional<double> trained_brightness(const DataOptions& options) {

@@ -19,19 +19,19 @@ void add_one_cycle(Schema<ScheduleOptions>& schema) {
   const KeyTraits traits = of_schedule("one_cycle");
   const auto positive = number({0, kMaxFloat, true});
   ADD_KEY(schema, max_learning_rate, positive,
-          "one_cycle: highest rate. The cycle follows from it; learning_rate is ignored.", traits);
+          "one_cycle: peak learning rate, used instead of learning_rate.", traits);
   ADD_KEY(schema, pct_start, number({0, 1, true, true}),
-          "one_cycle: fraction of the steps in which the rate rises; 0.3 by default.", traits);
+          "one_cycle: fraction of the steps during which the rate rises; 0.3 by default.", traits);
   ADD_KEY(schema, div_factor, positive,
-          "one_cycle: max_learning_rate divided by the first rate; 25 by default.", traits);
+          "one_cycle: initial rate = max_learning_rate / div_factor; 25 by default.", traits);
   ADD_KEY(schema, final_div_factor, positive,
-          "one_cycle: first rate divided by the last one; 10000 by default.", traits);
+          "one_cycle: final rate = initial rate / final_div_factor; 10000 by default.", traits);
   schema.forbid("", {equal("name", "one_cycle"), none_of(given("max_learning_rate"))},
                 "schedule one_cycle needs \"max_learning_rate\"");
   schema.forbid(
       "warmup_epochs",
       {equal("name", "one_cycle"), given("warmup_epochs"), none_of(equal("warmup_epochs", 0))},
-      "must be 0 with schedule one_cycle, which has its own warm-up: pct_start");
+      "must be 0 with schedule one_cycle; its warm-up is set by pct_start");
 }
 
 void add_plateau(Schema<ScheduleOptions>& schema) {
@@ -56,7 +56,7 @@ Type<ScheduleOptions> schedule() {
           "step: epochs between two drops, like StepLR's step_size.");
   ADD_KEY(schema, gamma, number({0, kMaxFloat}), "step: factor applied to the rate at each drop.");
   ADD_KEY(schema, final_factor, number({0, 1}),
-          "linear, cosine: fraction of the learning rate at the end of the run.");
+          "linear, cosine: final rate = learning_rate × final_factor.");
   add_one_cycle(schema);
   add_plateau(schema);
   return group(std::move(schema));
@@ -146,13 +146,13 @@ void add_length(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, max_steps, kNever, optional_of(integer(1, kMaxSteps)),
           "Ends the run after this number of optimizer steps, even within an epoch.");
   ADD_KEY(schema, batch_size, optional_of(integer(1, kMaxCount)),
-          "Samples per step, over all processes, whose shares may differ by one. Null if "
+          "Samples per step over all processes; their shares may differ by one. Null if "
           "batch_size_per_process is set.");
   ADD_KEY(schema, batch_size_per_process, optional_of(integer(1, kMaxCount)),
           "Samples per step and process, instead of batch_size, like the batch size in DDP "
           "scripts.");
   ADD_KEY(schema, test_batch_size, kNever, integer(1, kMaxCount),
-          "Samples per step and process during evaluation; CPUs use at most 128 per thread.");
+          "Samples per batch and process during evaluation; at most 128 per thread on CPUs.");
 }
 
 /// Returns the type of one or more globs.
@@ -171,8 +171,8 @@ Type<std::vector<ParameterOptions>> parameter_list() {
           "Factor applied to the learning rate.");
   ADD_KEY(schema, weight_decay, optional_of(number({0, kMaxFloat})), "Replaces weight_decay.");
   ADD_KEY(schema, frozen, optional_of(boolean()),
-          "true: they keep their values. Batch norm without a trained parameter uses and keeps "
-          "its running statistics.");
+          "true: keeps their values. A batch norm without trained parameters uses its running "
+          "statistics and does not update them.");
   schema.forbid(
       "",
       {none_of(any_of({given("learning_rate_factor"), given("weight_decay"), given("frozen")}))},
@@ -227,18 +227,19 @@ void add_machine(Schema<TrainOptions>& schema) {
           "fp32. auto: bf16 if the CPU or GPU supports it natively, but fp32 for TorchScript on "
           "CPUs.");
   ADD_KEY(schema, cuda_graphs, kNever, one_of<CudaGraphs>({"auto", "on", "off"}),
-          "Captures the training step on a GPU as a CUDA graph and replays it; auto: unless the "
-          "config prevents it.");
+          "Captures the training step on a GPU as a CUDA graph and replays it; auto: on unless "
+          "the config prevents it.");
   ADD_KEY(schema, gpu_kernels, one_of<GpuKernels>({"auto", "off"}),
           "Fused GPU kernels in place of several LibTorch operations.");
 }
 
 void add_monitoring(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, stop_at_accuracy, kNever, optional_of(number({0, 1})),
-          "Ends the run after the first epoch that reaches this test accuracy.");
+          "Ends the run after the first epoch that reaches this accuracy, on the validation set if "
+          "there is one, else on the test set.");
   ADD_KEY(schema, log_interval, kNever, optional_of(integer(1, kMaxCount), "auto"),
-          "Steps between two step records of metrics.jsonl; auto: a tenth of an epoch or a "
-          "thousandth of the run, whichever is more, up to 100.");
+          "Steps between step records in metrics.jsonl; auto: the larger of a tenth of an epoch "
+          "and a thousandth of the run, at most 100.");
   Schema<EarlyStoppingOptions> early_stopping;
   ADD_KEY(early_stopping, patience, integer(1, kMaxCount),
           "Consecutive epochs without improvement after which the run ends.", kRequired);
@@ -248,8 +249,8 @@ void add_monitoring(Schema<TrainOptions>& schema) {
           "Ends the run when the accuracy stops improving, or the balanced accuracy if "
           "`checkpoint.best_by` is `balanced_accuracy`.");
   const auto ema = one_key("decay", &EmaOptions::decay, number({0, 1, false, true}),
-                           "Fraction of the average kept by an optimizer step; step n keeps at "
-                           "most (1 + n) / (10 + n).");
+                           "Weight of the previous average at each optimizer step; at step n "
+                           "at most (1 + n) / (10 + n).");
   ADD_KEY(schema, ema, optional_of(group(ema)),
           "Keeps an exponential moving average of the weights, which replaces them for evaluation "
           "and in saved models; the best checkpoint and early_stopping use it.");
@@ -263,12 +264,12 @@ void choose_batch_size(TrainOptions& options, const JsonCursor& /*cursor*/) {
   }
 }
 
-/// Does not consider `max_steps`: which epoch it ends in depends on the data.
+/// Ignores `max_steps`, because its length in epochs depends on the data.
 void check_warmup(TrainOptions& options, const JsonCursor& cursor) {
   const double warmup_epochs = options.schedule.warmup_epochs;
   if (warmup_epochs <= static_cast<double>(options.epochs)) return;
   cursor.add_error_at("schedule/warmup_epochs",
-                      "is longer than the run of " + std::to_string(options.epochs) + " epochs");
+                      "is longer than the run of " + counted(options.epochs, "epoch"));
 }
 
 }  // namespace
@@ -316,8 +317,8 @@ std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOpt
   if (!errors.empty()) throw ConfigKeyError(errors);
   if (std::ranges::all_of(resolved, &ParameterSettings::frozen)) {
     throw ConfigKeyError(
-        "/parameters: every parameter is frozen, so there is nothing to train; an entry with "
-        "\"frozen\": false trains some");
+        "/parameters: every parameter is frozen; unfreeze some with an entry that sets \"frozen\": "
+        "false");
   }
   return resolved;
 }

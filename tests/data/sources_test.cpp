@@ -124,7 +124,7 @@ TEST_CASE("an incomplete folder is an error, not a reason to look elsewhere") {
   options.dataset = "fashion-mnist";
   fs::remove(place / "t10k-labels-idx1-ubyte");
   CHECK_ERROR(DatasetReader{options}, ExitCode::kData,
-              (place / "t10k-images-idx3-ubyte").string() + ": its labels are missing");
+              (place / "t10k-images-idx3-ubyte").string() + ": no labels file; expected ");
   fs::remove(place / "t10k-images-idx3-ubyte");
   CHECK_ERROR(DatasetReader{options}, ExitCode::kData,
               place.string() + ": no images for data.test");
@@ -180,7 +180,7 @@ TEST_CASE("files are found in the layouts of Kaggle and torchvision") {
   const fs::path emnist = root / "data/EMNIST/raw";
   CHECK(train_at({emnist, {}}).labels == emnist / "emnist-letters-train-labels-idx1-ubyte.gz");
   CHECK_ERROR(train_at({root / "data", {}}), ExitCode::kData,
-              (root / "data").string() + ": several folders",
+              (root / "data").string() + ": several of its subfolders",
               "data.train to one of them:\n  " + emnist.string() + "\n  " + raw.string());
   // A file that is there as such hides one in a folder.
   folder.write("kaggle/train-images.idx3-ubyte", "");
@@ -231,10 +231,10 @@ TEST_CASE("ambiguous and incomplete locations are refused") {
   folder.write("training/train-labels", "");
   fs::create_directories(root / "empty");
   const std::vector<std::pair<const char*, const char*>> table{
-      {"nameless", "specify the labels file too"},
-      {"lonely", "its labels are missing"},
-      {"lonely/images", "its labels are missing"},
-      {"two", "several files could be the images (a-images, b-images); set data.test to"},
+      {"nameless", "give both files: {\"images\": FILE, \"labels\": FILE}"},
+      {"lonely", "no labels file"},
+      {"lonely/images", "no labels file"},
+      {"two", "several files may contain the images (a-images, b-images); set data.test to"},
       {"training", "no images for data.test"},  // never the training set by mistake
       {"empty", "no images for data.test"},
       {"missing", "no such file or folder (data.test)"},
@@ -260,10 +260,10 @@ TEST_CASE("the batches of CIFAR-10 are found in their order, and none may be mis
     return find_cifar_files({place, {}}, split);
   };
   CHECK_ERROR(search(root, SplitName::kTest), ExitCode::kData,
-              "test_batch.bin: this file of data.test is missing");
+              "test_batch.bin: missing file of data.test");
   fs::remove(root / "data_batch_3.bin");
   CHECK_ERROR(search(root, SplitName::kTrain), ExitCode::kData,
-              "data_batch_3.bin: this file of data.train is missing");
+              "data_batch_3.bin: missing file of data.train");
   CHECK_ERROR(search(root / "nothing", SplitName::kTrain), ExitCode::kData,
               "nothing: no such file or folder (data.train)");
   const fs::path one = root / "data_batch_2.bin";

@@ -21,8 +21,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"schedule":{"name":"one_cycle"}})",
        "f:1:13: /schedule: schedule one_cycle needs \"max_learning_rate\""},
       {R"({"schedule":{"name":"one_cycle","max_learning_rate":1,"warmup_epochs":2}})",
-       "f:1:71: /schedule/warmup_epochs: must be 0 with schedule one_cycle, which has its own "
-       "warm-up: pct_start"},
+       "f:1:71: /schedule/warmup_epochs: must be 0 with schedule one_cycle; its warm-up is set "
+       "by pct_start"},
       {R"({"epochs":2,"schedule":{"warmup_epochs":2.5}})",
        "f:1:41: /schedule/warmup_epochs: is longer than the run of 2 epochs"},
       {R"({"early_stopping":{"min_delta":0.1}})", R"(f:1:19: /early_stopping: needs "patience")"},
@@ -49,7 +49,8 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:45: /data/train_per_process: expected one location per process or null, found a "
        "list"},
       {R"({"data":{"format":"lmdb","train_per_process":["a",{"images":"b","labels":"c"}],"test":"d"}})",
-       "f:1:51: /data/train_per_process/1: expected a path; separate labels are for format idx"},
+       "f:1:51: /data/train_per_process/1: expected a path; only idx has a separate "
+       "labels file"},
       {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","validation":0.1}})",
        "f:1:76: /data/validation: cannot be used with train_per_process; set data.test"},
       {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","limit_train":9}})",

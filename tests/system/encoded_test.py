@@ -88,7 +88,7 @@ def test_each_process_reads_its_own_folder(tmp_path, sets):
     count = sum(len(list(path.iterdir())) for path in (threes, sevens))
     assert folder.summary()["samples_seen"] == 2 * count
     result = run("--config", write_config(tmp_path, config), "--nproc-per-node", 3, "--output", tmp_path / "three", expect=2)
-    assert "/data/train_per_process: lists 2 training sets, but there are 3 processes" in result.stderr
+    assert "/data/train_per_process: lists 2 training sets for 3 processes; " in result.stderr
     assert not (tmp_path / "three").exists()
 
 

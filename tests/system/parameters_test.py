@@ -266,9 +266,9 @@ def test_a_trace_in_training_mode_causes_a_warning(tmp_path, digits, training):
     model = Script().train(training)
     trace = torch.jit.trace(model, torch.zeros(2, 1, 28, 28), check_trace=False)
     stderr = train(tmp_path, with_script(tmp_path, digits[0], trace, max_steps=1), processes=2).stderr
-    assert stderr.count("stays in training mode when it evaluates: batch_norm, dropout; ") == (1 if training else 0)
+    assert stderr.count("these operations ignore model.eval(): batch_norm, dropout; ") == (1 if training else 0)
     script = with_script(tmp_path, digits[0], torch.jit.script(Script().train(training)), max_steps=1)
-    assert "stays in training mode" not in train(tmp_path, script, output="script").stderr
+    assert "ignore model.eval()" not in train(tmp_path, script, output="script").stderr
 
 
 @needs_fake_gpus

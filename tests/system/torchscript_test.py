@@ -181,7 +181,7 @@ REFUSED = {
     "a wrong shape": (Transposed(), ["[10, 2]", "[2, 10]"]),
     "an exception": (Raises(), ["ValueError: too few images"]),
     "no parameters": (NoParameters(), ["no parameters"]),
-    "one tensor of two names": (Shared(), ["two.weight shares its memory with one.weight"]),
+    "one tensor of two names": (Shared(), ["two.weight shares memory with one.weight"]),
 }
 
 
@@ -221,7 +221,7 @@ def broken_files(folder, whole):
     (folder / "folder.ts").mkdir()
     yield "missing.ts", "No such file"
     yield "folder.ts", "found a folder"
-    yield "state.pt", "not TorchScript (use torch.jit.script(model).save)"
+    yield "state.pt", "not TorchScript; save it with torch.jit.script(model).save: "
     yield "pickled.pt", "not TorchScript"
     yield write("empty.ts", b""), "not TorchScript"
     yield write("text.ts", b"def forward(self, x): return x\n" * 99), "not TorchScript"
