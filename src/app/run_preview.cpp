@@ -26,13 +26,13 @@ std::int64_t columns_of(const RankPreview& preview) {
   return std::max<std::int64_t>(1, std::llround(std::ceil(std::sqrt(count))));
 }
 
-/// Returns the height of a grid with the gap below it, if rows are `step` pixels apart.
+/// Returns the height of a grid and the gap below it. `step`: distance between rows in pixels.
 std::int64_t grid_height(const RankPreview& preview, std::int64_t step) {
   const auto count = static_cast<std::int64_t>(preview.facts.size());
   return (count + columns_of(preview) - 1) / columns_of(preview) * step + 3 * kGap;
 }
 
-/// Returns the label under `key` in the facts, for a mixed image with that under "other_" + `key`.
+/// Returns the value of `key`, such as "7"; for a mixed image both values: "7+3".
 std::string caption(const ordered_json& facts, const std::string& key) {
   const auto text = [&facts](const std::string& name) {
     const ordered_json& value = facts.at(name);
@@ -70,7 +70,7 @@ std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions&
           static_cast<std::size_t>(bytes.numel())};
 }
 
-/// Appends a batch to the preview. `samples`: those of the batch and maybe more.
+/// Appends a batch to the preview. `samples`: starts with the indices of the batch's samples.
 void append(RankPreview& preview, loader::Batch batch, std::span<const std::int64_t> samples,
             const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
   for (at::Tensor* part : batch.tensors()) {
@@ -100,11 +100,11 @@ void append(RankPreview& preview, loader::Batch batch, std::span<const std::int6
 /// Returns the text for a terminal: the size and the classes of the images.
 std::string summary_of(const std::vector<RankPreview>& previews, const std::string& output,
                        std::int64_t scale) {
-  std::size_t images = 0;
-  for (const RankPreview& preview : previews) images += preview.facts.size();
+  std::int64_t images = 0;
+  for (const RankPreview& preview : previews) images += std::ssize(preview.facts);
   const RankPreview& first = previews.front();
-  std::string text = fmt::format("{}: {} images of {}x{}x{}", on_one_line(output), images,
-                                 first.channels, first.height, first.width);
+  std::string text = on_one_line(output) + ": " + counted(images, "image");
+  text += fmt::format(" of {}x{}x{}", first.channels, first.height, first.width);
   if (scale > 1) text += fmt::format(", enlarged {} times", scale);
   text += "\n";
   for (std::size_t rank = 0; rank < previews.size(); ++rank) {
@@ -164,8 +164,8 @@ RankPreview RankPreview::from_text(const std::string& text) {
 }
 
 std::int64_t comfortable_scale(const std::vector<RankPreview>& previews) {
-  constexpr std::int64_t kComfortable = 96;  // pixels of an image's longer side
-  constexpr std::int64_t kWidest = 4096;     // pixels of the page
+  constexpr std::int64_t kComfortable = 96;  // longer side of an enlarged image, in pixels
+  constexpr std::int64_t kWidest = 4096;     // maximum width of the page, in pixels
   const std::int64_t side = std::max(previews.front().height, previews.front().width);
   std::int64_t columns = 1;
   for (const RankPreview& preview : previews) columns = std::max(columns, columns_of(preview));

@@ -41,12 +41,12 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
     } catch (const Error&) {
       if (checkpoint::facts_of(resume)) throw;
     }
-    checkpoint::fail_checkpoint(
-        resume +
-        ": contains only weights, no optimizer state or progress: resume from a file in "
-        "checkpoints/, or start a new run from it with --set model.weights=FILE");
+    checkpoint::fail_checkpoint(resume +
+                                ": contains weights but no optimizer state; resume from a file in "
+                                "checkpoints/, or start a new run with --set model.weights=" +
+                                resume);
   }
-  if (newest) spdlog::info("no checkpoint to resume from: starting from scratch");
+  if (newest) spdlog::info("no checkpoint to resume from; starting from scratch");
   return std::nullopt;
 }
 
@@ -70,8 +70,7 @@ std::optional<settings::RunConfig> saved_config(const std::string& source,
   }
 }
 
-/// Warns about differences between the saved config and this run's, and if the end of the run has
-/// moved, which changes the learning rate of every step.
+/// Warns if settings have changed, and if a new end of the run changes the rate of every step.
 void warn_of_other_settings(const settings::RunConfig& saved, const settings::RunConfig& config) {
   if (const auto differences = settings::config_differences(saved, config); !differences.empty()) {
     spdlog::warn("the run resumes with different settings: {}", fmt::join(differences, "; "));
@@ -81,8 +80,7 @@ void warn_of_other_settings(const settings::RunConfig& saved, const settings::Ru
       saved.train.epochs != config.train.epochs || saved.train.max_steps != config.train.max_steps;
   if (name == nullptr || !has_moved) return;
   spdlog::warn(
-      "schedule {} spans the whole run, so its new length changes the learning rate of "
-      "each step",
+      "the run's length has changed; so has every step's rate, as schedule {} spans the whole run",
       name);
 }
 
@@ -98,7 +96,7 @@ bool has_results(const Worker& worker, const train::Progress& progress) {
 [[noreturn]] void refuse_other_run(const std::string& source, const std::string& reason) {
   checkpoint::fail_checkpoint(
       source + ": was trained " + reason +
-      "; to start a new run from only its weights: --set model.weights=" + source);
+      "; to start a new run from its weights alone, use --set model.weights=" + source);
 }
 
 /// Throws if the checkpoint was trained on other data (its position in an epoch would refer to
@@ -131,7 +129,7 @@ void require_same_run(const Worker& worker, const std::string& source,
   if (saved->train.parameters != config.train.parameters) {
     refuse_other_run(
         source,
-        "with another list under the config key parameters, which cannot change within a run");
+        "with other entries in the config's list parameters, which cannot change within a run");
   }
 }
 
@@ -145,7 +143,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   const train::Progress& progress = trainer.progress();
   spdlog::info("resuming from {}: epoch {}, step {}", source, progress.epoch + 1, progress.step);
   if (const auto later = checkpoints_of(worker).set_aside_later_than(progress.step); later > 0) {
-    spdlog::warn("moved {} of this run to {}", counted(later, "later checkpoint"),
+    spdlog::warn("moved {}, which this run replaces, to {}", counted(later, "later checkpoint"),
                  (worker.run_folder / files::kCheckpoints / "abandoned").string());
   }
   // The best weights so far were chosen by another metric.
@@ -190,22 +188,22 @@ std::shared_ptr<models::Model> load_initial_weights(Worker& worker, const data::
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (!of_name[i].frozen || !fresh.contains(names[i])) continue;
     spdlog::warn(
-        "parameters freeze {}, which model.weights.new leaves at its random initial values",
+        "{} is frozen, but model.weights.new gives it random values; unfreeze it or load it",
         names[i]);
     break;
   }
   return model;
 }
 
-/// Warns if the initial weights classify by a last layer that was trained for other classes.
+/// Warns if the last layer of the initial weights was trained for other classes.
 void warn_of_other_classes(const Worker& worker, const data::Dataset& dataset) {
   const settings::WeightsOptions& weights = *worker.config.model.weights;
   if (!weights.fresh.empty()) return;
   const auto facts = checkpoint::facts_of(weights.file);
   if (!facts || facts->class_names.empty() || facts->class_names == dataset.class_names) return;
   spdlog::warn(
-      "the last layer of {} is for the classes {}, but those here are {}; model.weights.new: "
-      "\"head\" starts with a new one",
+      "{}: its last layer was trained for the classes {}, but the data has {}; set "
+      "model.weights.new to \"head\" to train a new one",
       weights.file.string(), first_names(facts->class_names, /*most=*/5),
       first_names(dataset.class_names, /*most=*/5));
 }
@@ -270,7 +268,7 @@ StateSaver::StateSaver(Worker& worker, const data::Dataset& dataset, train::Trai
 
 void StateSaver::plan_snapshot() {
   if (!memory_ || !worker_.is_rank0()) return;
-  if (!worker_.device().is_cpu()) return;  // hosts run ahead of GPUs by different times
+  if (!worker_.device().is_cpu()) return;  // hosts run ahead of their GPUs by different times
   const double interval_s = std::max(kSnapshotInterval_s, least_snapshot_s_ / kSnapshotFraction);
   if (monotonic_seconds() - snapshot_taken_s_ >= interval_s) memory_->plan(moment_ + 1);
 }

@@ -152,7 +152,7 @@ struct PickleMachine {
   /// Returns the index of the first of the last `count` values. Throws if there are fewer above the
   /// last mark.
   std::size_t first_of(std::size_t count) const {
-    require(count <= stack.size() - floor(), "the pickle's stack is empty");
+    require(count <= stack.size() - floor(), "the pickle pops from an empty stack");
     return stack.size() - count;
   }
   Value& top() { return stack[first_of(1)]; }
@@ -163,7 +163,7 @@ struct PickleMachine {
   }
   /// Removes the last mark. Returns the index of the first value above it.
   std::size_t pop_mark() {
-    require(!marks.empty(), "the pickle's stack is empty");
+    require(!marks.empty(), "the pickle pops from an empty stack");
     const std::size_t begin = marks.back();
     marks.pop_back();
     return begin;
@@ -186,7 +186,7 @@ struct PickleMachine {
   }
   void set_items(std::size_t begin) {
     require(begin > floor() && (stack.size() - begin) % 2 == 0,
-            "the pickle sets items of something that is not a dict");
+            "the pickle sets items of a value that is not a dict");
     PickleNode* target = node_of(stack[begin - 1], kObject);
     for (std::size_t i = begin; target != nullptr && i < stack.size(); i += 2) {
       const auto* key = std::get_if<std::string_view>(&stack[i]);
@@ -198,7 +198,7 @@ struct PickleMachine {
   }
   /// Drops the items of the list or set that is below them on the stack.
   void add_to_top(std::size_t begin) {
-    require(begin > floor(), "the pickle appends to something that is not a list");
+    require(begin > floor(), "the pickle appends to a value that is not a list");
     stack.resize(begin);
   }
 
@@ -213,7 +213,7 @@ struct PickleMachine {
   }
   void recall(std::size_t index) {
     require(index < memo.size() && memo[index] != kAbsent,
-            "the pickle reads a memo entry that it never set");
+            "the pickle reads a memo entry that was never set");
     push(memo[index]);
   }
   void keep(std::size_t values) {
@@ -302,8 +302,7 @@ Value PickleMachine::run() {
     const auto found = std::ranges::find(kOpcodes, code, &Opcode::code);
     if (found == kOpcodes.end()) {
       fail_pickle(fmt::format(
-          "the pickle has the opcode {}, which protocols 2 to 5 do not use for weights; in Python: "
-          "torch.save({}, NEW)",
+          "unsupported pickle opcode {}; to convert the file, run in Python: torch.save({}, NEW)",
           static_cast<unsigned char>(code), kLoaded));
     }
     found->run(*this);
@@ -369,13 +368,13 @@ PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   const ElementType* type = find_element_type(
       dtype != nullptr ? &ElementType::dtype : &ElementType::storage, std::string_view(name));
   if (type != nullptr) tensor.type = type->type;
-  tensor.problem = type == nullptr              ? "has the type " + name + ", which cannot be read"
+  tensor.problem = type == nullptr              ? "has the unsupported type " + name
                    : tensor.required_elements() ? ""
                                                 : "is a tensor whose shape overflows";
   return tensor;
 }
 
-/// Returns the tensor that a value describes, also if it is a parameter or of a subclass of
+/// Returns the tensor that a value describes, including parameters and instances of subclasses of
 /// torch.Tensor; nothing for other values.
 std::optional<PickledTensor> tensor_of(Value value) {
   constexpr int kMostWrappers = 8;
@@ -407,8 +406,8 @@ std::optional<PickledTensor> tensor_of(Value value) {
   }
   if (!name.starts_with("_rebuild_")) return std::nullopt;
   PickledTensor tensor;
-  tensor.problem = "is a tensor of " + shown(name) +
-                   " (quantized, sparse or of another kind), which cannot be read";
+  tensor.problem = "is a quantized, sparse or other special tensor, which is not supported (" +
+                   shown(name) + ")";
   return tensor;
 }
 
@@ -421,9 +420,8 @@ bool is_module(const Value& value) {
 /// `loaded`: Python expression for the model.
 [[noreturn]] void refuse_module(const std::string& loaded) {
   fail_pickle(
-      "the file contains a whole model, not its state_dict; in Python, where its classes can be "
-      "imported: "
-      "torch.save(" +
+      "the file contains a whole model, not its state_dict; run in Python, where its classes can "
+      "be imported: torch.save(" +
       loaded + ".state_dict(), NEW)");
 }
 
@@ -435,11 +433,10 @@ bool is_module(const Value& value) {
     keys += (keys.empty() ? "\"" : ", \"") + shown(dict.items[i]) + "\"";
   }
   fail_pickle(
-      "the file contains no tensors, also not under \"model_state_dict\", \"state_dict\" or "
-      "\"model\"; its "
-      "keys are " +
+      "the file contains no tensors, at its top level or under \"model_state_dict\", "
+      "\"state_dict\" or \"model\"; its keys are " +
       keys + (dict.items.size() > 2 * kMostNamed ? ", …" : "") +
-      "; if one of them holds the weights, in Python: torch.save(" + kLoaded + "[KEY], NEW)");
+      "; if one of them holds the weights, run in Python: torch.save(" + kLoaded + "[KEY], NEW)");
 }
 
 /// Returns the dict of tensors in a pickle's value.
@@ -448,13 +445,12 @@ const PickleNode& find_state_dict(const Value& root) {
   const PickleNode* made_by = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
   if (made_by != nullptr && text_of(made_by->items[0]).starts_with("__torch__")) {
     fail_pickle(
-        "the file is TorchScript: set model.torchscript to this file, or save its weights in "
-        "Python: "
+        "the file is TorchScript; set model.torchscript to it, or save its weights in Python: "
         "torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)");
   }
   if (is_module(root)) refuse_module(kLoaded);
   if (dict == nullptr || dict->items.empty()) {
-    fail_pickle("the file is not a dict of tensors, or an empty one");
+    fail_pickle("expected a non-empty dict of tensors");
   }
   for (const char* key : kStateDictKeys) {
     const Value value = item(*dict, key);

@@ -148,8 +148,7 @@ TensorFile read_content(std::span<const std::uint8_t> file, bool require_seal) {
   content.metadata.assign(metadata.begin(), metadata.end());
   for (StoredTensor& stored : read_entries(header, payload.size(), is_sealed ? kSealBytes : 0)) {
     if (stored.known_type == nullptr) {
-      content.unreadable.emplace_back(stored.name,
-                                      "has the type " + stored.type + ", which cannot be read");
+      content.unreadable.emplace_back(stored.name, "has the unsupported type " + stored.type);
       continue;
     }
     at::Tensor tensor = at::empty(stored.sizes, at::TensorOptions(stored.known_type->type));

@@ -38,8 +38,8 @@ TensorFile read_any(const fs::path& path) {
   return file;
 }
 
-/// Returns the prefix with which the file contains the most wanted names; `any`: not only one of
-/// those that wrappers of a model add.
+/// Returns the prefix under which the file has most of the wanted names. Unless `any` is set,
+/// considers only prefixes that wrappers of a model add.
 std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted, bool any = false) {
   std::set<std::string_view> names;
   for (const auto& [name, tensor] : wanted) names.insert(name);
@@ -115,7 +115,7 @@ std::vector<std::string> wrong_names(const Match& match) {
   return wrong;
 }
 
-/// Returns the built-in network whose weights the file contains, if the model is another one.
+/// Returns the built-in network that the file's weights fit, if it is not the model's.
 std::optional<KnownNetwork> other_network(const models::Model& model, const Match& match,
                                           const std::vector<std::string>& wrong,
                                           const network::ImageShape& images) {
@@ -129,26 +129,26 @@ std::optional<KnownNetwork> other_network(const models::Model& model, const Matc
   return differs ? like : std::nullopt;
 }
 
-/// Returns advice on how the file could be loaded, if there is a likely way.
+/// Returns a likely way to load the file; "" if there is none.
 std::string advice(const models::Model& model, const Match& match,
                    const std::vector<std::string>& wrong, const std::optional<KnownNetwork>& other,
                    const settings::WeightsOptions& weights, std::int64_t classes, bool starts_run) {
   if (other) {
-    return fmt::format("\nit looks like {0}: \"model\": {{\"name\": \"{0}\"}}",
+    return fmt::format("\nthese look like weights of {0}; set \"model\": {{\"name\": \"{0}\"}}",
                        settings::name_of(other->name));
   }
   const bool differs = 2 * wrong.size() > match.wanted.size();
   const std::string prefix = find_prefix(match.others, match.wanted, /*any=*/true);
   if (differs && !prefix.empty()) {
     return fmt::format(
-        "\nits names begin with \"{0}\"; in Python, save them without it: "
-        "{{name.removeprefix(\"{0}\"): tensor for name, tensor in weights.items()}}",
+        "\nits names begin with \"{0}\"; rename them in Python: {{name.removeprefix(\"{0}\"): "
+        "tensor for name, tensor in weights.items()}}, then save the dict",
         prefix);
   }
   const std::set<std::string> head = head_of(model, classes);
   const auto in_head = [&](const std::string& name) { return head.contains(name); };
   if (differs || !starts_run || !std::ranges::all_of(wrong, in_head)) return "";
-  return "\nto initialise these anew, in \"model\": \"weights\": " +
+  return "\nto train a new head, set in \"model\": \"weights\": " +
          json_text(OrderedJson{{"file", weights.file.string()}, {"new", settings::kHead}});
 }
 
@@ -199,8 +199,8 @@ void require_head(const char* key, const models::Model& model, std::int64_t clas
   if (!head_of(model, classes).empty()) return;
   const auto last = model.named_parameters().back();
   throw ConfigKeyError(fmt::format(
-      "{}\"head\" is the module of the last parameter, {} {}, which does not have {} outputs; use "
-      "globs of the last layer's names instead",
+      "{}\"head\" is the module of the last parameter, {} {}, which does not have {} outputs; list "
+      "the last layer's parameters as globs instead",
       key, last.key(), c10::str(last.value().sizes()), classes));
 }
 
@@ -226,8 +226,8 @@ std::set<std::string> load_weights(models::Model& model, const settings::Weights
   }
   if (!fresh.empty()) {
     const std::vector<std::string> names(fresh.begin(), fresh.end());
-    spdlog::info("{}: loaded {} tensors, {} keep their initial values: {}", source,
-                 match.found.size(), fresh.size(), first_names(names, /*most=*/10));
+    spdlog::info("{}: loaded {} tensors, initialised {}: {}", source, match.found.size(),
+                 fresh.size(), first_names(names, /*most=*/10));
   }
   copy_tensors(match.wanted, match.found);
   require_finite(model, source);
@@ -239,7 +239,7 @@ NamedTensors read_weights(const fs::path& path) {
   for (const auto& [name, problem] : file.unreadable) {
     fail_checkpoint(fmt::format("{}: {} {}", path.string(), name, problem));
   }
-  // In any order in which a script may have applied DistributedDataParallel and torch.compile.
+  // DistributedDataParallel and torch.compile may have been applied in either order.
   while (remove_prefix("module.", file.tensors) || remove_prefix("_orig_mod.", file.tensors)) {
   }
   return std::move(file.tensors);

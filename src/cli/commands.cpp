@@ -23,9 +23,8 @@ CLI::Option* add(CLI::App& command, const std::string& names, Value& value, cons
 
 void add_config_flags(CLI::App& command, CommandLine& line) {
   add(command, "-c,--config", line.configs, "FILE",
-      "A JSON file, or the name of a config that comes with mnist-train, such as mnist; - reads "
-      "standard input; may be repeated: later files override earlier ones, and the first one names "
-      "the default run folder");
+      "A JSON file, the name of a bundled config such as mnist, or - for standard input; may be "
+      "repeated: later files override earlier ones; the first one names the default run folder");
   add(command, "--set", line.sets, "KEY.PATH=VALUE",
       "Sets one key of the config; VALUE is JSON, else a string; may be repeated");
   add(command, "--nproc-per-node,--nproc_per_node", line.processes_per_node, "N",
@@ -52,7 +51,8 @@ void add_json_flag(CLI::App& command, CommandLine& line) {
 
 void add_checkpoint_flag(CLI::App& command, CommandLine& line) {
   add(command, "--checkpoint", line.checkpoint_file, "FILE",
-      "A checkpoint, a .pt or .safetensors file, or a run folder (its best checkpoint)")
+      "A checkpoint, a .pt or .safetensors file, or a run folder (its best checkpoint, else "
+      "the newest, else model.pt)")
       ->required();
 }
 
@@ -94,9 +94,9 @@ void add_predict(CLI::App& command, CommandLine& line) {
   command.footer(
       "Prints a line for each image: on a terminal the two most likely classes, elsewhere or with "
       "--json {\"file\", \"guess\", \"scores\"} with the probability of each class.\n"
-      "Images are resized and converted to grayscale or RGB as the model needs. MNIST's digits are "
-      "light on dark: a warning names images that look inverted, which must be inverted first. "
-      "Transparent pixels show data.background.\n\n"
+      "Images are resized and converted to grayscale or RGB for the model. MNIST's digits are "
+      "light on dark; a warning lists images that look inverted: invert them first. Transparent "
+      "pixels show data.background.\n\n"
       "Examples:\n"
       "  mnist-train predict --checkpoint runs/first digit.png photo.jpg\n"
       "  find digits -name '*.png' | xargs mnist-train predict --checkpoint runs/first/model.pt\n"
@@ -153,7 +153,7 @@ void add_init(CLI::App& command, CommandLine& line) {
       "Weights to fine-tune: a .pt or .safetensors file of a built-in network, or a run folder");
   add_logging_flags(command, line);
   command.footer(
-      "Inspects the pictures and prints a suitable config, and its reasons on standard error.\n\n"
+      "Inspects the pictures and prints a suitable config; its reasons go to standard error.\n\n"
       "Examples:\n"
       "  mnist-train init photos > photos.json && mnist-train --config photos.json\n"
       "  mnist-train init photos --weights resnet18.pth > photos.json");
@@ -161,10 +161,9 @@ void add_init(CLI::App& command, CommandLine& line) {
 
 void add_describe(CLI::App& command, CommandLine& line) {
   add_config_flags(command, line);
-  command.add_flag(
-      "--data", line.describes_data,
-      "Prints the data as JSON instead: samples per class, held-out files, and "
-      "files that were left out; warns about identical files in training and held-out sets");
+  command.add_flag("--data", line.describes_data,
+                   "Prints the data as JSON instead: samples per class, held-out files, and "
+                   "skipped files; warns about identical files in training and held-out sets");
   command.add_flag("--json", line.json, "Prints one JSON object instead of a table");
   add_logging_flags(command, line);
   command.footer(
@@ -184,7 +183,7 @@ void add_fetch(CLI::App& command, CommandLine& line) {
   add(command, "NAME", line.data_set, "", "The data set")->check(CLI::IsMember(names))->required();
   add(command, "--to", line.to, "DIR", "The folder for its files")->required();
   add(command, "--mirror", line.mirrors, "URL",
-      "A folder on a server (http, https, file) instead of the known mirrors; may be repeated");
+      "Base URL of the files (http, https or file) instead of the known mirrors; may be repeated");
   command.footer(
       "Examples:\n"
       "  mnist-train fetch fashion-mnist --to data/fashion-mnist\n"
@@ -194,7 +193,7 @@ void add_fetch(CLI::App& command, CommandLine& line) {
 void add_convert(CLI::App& command, CommandLine& line) {
   add(command, "--from", line.from, "idx:DIR", "A folder of IDX files")->required();
   add(command, "--to", line.to, "lmdb:DIR|image-folder:DIR",
-      "A new folder, which gets the subfolders train and test")
+      "A new folder for the subfolders train and test")
       ->required();
   add(command, "--encoding", line.encoding, "NAME",
       "png (lossless; the default for image folders) or jpeg (the default for LMDBs)")
@@ -219,7 +218,7 @@ void add_report(CLI::App& command, CommandLine& line) {
 
 void add_doctor(CLI::App& command, CommandLine& line) {
   add_config_flags(command, line);
-  add(command, "--output", line.output, "DIR", "The run folder that a run would write");
+  add(command, "--output", line.output, "DIR", "The run folder to check");
   command.add_flag("--json", line.json, "Prints one JSON object instead of a table");
   command.footer(
       "The exit code is 1 if a run would fail, else 0.\n\n"
@@ -243,7 +242,7 @@ constexpr auto kCommands = std::to_array<CommandEntry>(
      {"describe", Command::kDescribe, "Shows the network layer by layer", add_describe},
      {"export", Command::kExport, "Writes weights or the network for other programs", add_export},
      {"fetch", Command::kFetch, "Downloads a data set", add_fetch},
-     {"convert", Command::kConvert, "Converts IDX files to other data formats", add_convert},
+     {"convert", Command::kConvert, "Converts IDX files to LMDBs or image folders", add_convert},
      {"report", Command::kReport, "Writes a report of one run or a comparison of several",
       add_report},
      {"doctor", Command::kDoctor, "Checks this machine for problems", add_doctor},

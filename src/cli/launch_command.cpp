@@ -269,8 +269,8 @@ bool restarts(LaunchState& state, launch::AttemptResult& result) {
   if (!state.may_restart() || !result.failure->restart_may_help) return false;
   if (result.stopped_by != 0) return false;
   if (policy.is_futile(result)) {
-    result.failure->victims += "gave up after " + std::to_string(policy.futile_attempts()) +
-                               " restarts without progress\n";
+    result.failure->victims +=
+        "gave up after " + counted(policy.futile_attempts(), "attempt") + " without progress\n";
     return false;
   }
   ++state.job.restarts;

@@ -28,7 +28,7 @@ std::string coloured(const TerminalStyle& style, const char* code, const std::st
   return style.colours && !text.empty() ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
 }
 
-/// Epoch metrics that not every run shows.
+/// The epoch metrics that only some runs show.
 struct ShownFigures {
   bool validation = false;
   bool balanced_accuracy = false;  // if the test set's class sizes are unequal
@@ -44,12 +44,12 @@ struct Column {
 
 constexpr std::array kColumns{Column{"epoch", 7},
                               Column{"test loss", 11},
-                              Column{"accuracy", 10},
+                              Column{"test acc.", 11},
                               Column{"balanced", 10, &ShownFigures::balanced_accuracy},
                               Column{"top 5", 10, &ShownFigures::top5_accuracy},
-                              Column{"held out", 10, &ShownFigures::validation},
+                              Column{"validation", 12, &ShownFigures::validation},
                               Column{"train loss", 12},
-                              Column{"accuracy", 10},
+                              Column{"train acc.", 12},
                               Column{"time", 10},
                               Column{"samples/s", 11}};
 constexpr std::size_t kAccuracyColumn = 2;
@@ -143,7 +143,7 @@ class Console : public Sink {
 
   void end(const Summary& summary) override {
     erase_progress();
-    // End the line on which a terminal that cannot redraw has echoed "^C".
+    // A terminal that cannot redraw has echoed "^C" on the current line.
     const bool has_echo = summary.status == "stopped" && !setup_.is_terminal;
     if (has_echo && !setup_.quiet && ::isatty(setup_.fd) == 1) write("\n");
     if (summary.status == "finished") warn_of_never_predicted();
@@ -256,7 +256,7 @@ class Console : public Sink {
   ShownFigures figures_;
   std::vector<std::string> class_names_;
   ClassCounts counts_;                // of the last evaluation
-  std::optional<double> best_score_;  // by the measure that selects the best checkpoint
+  std::optional<double> best_score_;  // by the metric that selects the best checkpoint
   StepPosition position_;
   std::optional<StepRecord> last_step_;
   double samples_per_step_ = 0;

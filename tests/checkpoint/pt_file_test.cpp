@@ -514,13 +514,13 @@ TEST_CASE("malformed pickles are refused with the reason") {
       {"opcode 80", of_protocol_2({"P0\n"})},  // PERSID
       {"opcode 73", of_protocol_2({"I3\n"})},  // INT, as text
       {"opcode 0", of_protocol_2({std::string(1, '\0')})},
-      {"stack is empty",
+      {"pops from an empty stack",
        of_protocol_2({"", "R", "Nt", "}u", "\x87", "\x93", "\x81", "(00", "N(\x85", "(", "1"})},
-      {"appends to something that is not a list", of_protocol_2({"(e"})},
-      {"sets items of something that is not a dict", of_protocol_2({"(u", "}(Nu"})},
+      {"appends to a value that is not a list", of_protocol_2({"(e"})},
+      {"sets items of a value that is not a dict", of_protocol_2({"(u", "}(Nu"})},
       {"not a dict of tensors",
        of_protocol_2({"N", "]", "}", "}(K\x01" + small_tensor() + "u", small_tensor(), kOrdered})},
-      {"a memo entry that it never set", of_protocol_2({"h\x07", "Nq\x05h\x04"})},
+      {"a memo entry that was never set", of_protocol_2({"h\x07", "Nq\x05h\x04"})},
       {"memo is too large", of_protocol_2({"Nr\xff\xff\xff\x7f"})},
       {"is truncated",
        {"\x80\x02G123.", "\x80\x02X" + text_without_end.substr(4),
@@ -539,7 +539,7 @@ TEST_CASE("a whole model, and tensors elsewhere, are refused with the line that 
        {"\x80\x02" + module + "."}},
       {"weights_only=False)[\"model\"].state_dict(), NEW)",
        {dict(text("epoch") + "K\x01" + text("model") + module)}},
-      {"its keys are \"epoch\", \"net\"; if one of them holds the weights, in Python: "
+      {"its keys are \"epoch\", \"net\"; if one of them holds the weights, run in Python: "
        "torch.save(torch.load(OLD, map_location=\"cpu\", weights_only=False)[KEY], NEW)",
        {dict(text("epoch") + "K\x01" + text("net") + weights)}},
       {"torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)",
@@ -568,9 +568,9 @@ TEST_CASE("tensors that cannot be read are named with the reason") {
              tensor(storage("0"), 0, one, ""), tensor(storage("0"), 0, dimensions, dimensions),
              tensor(storage(std::string(1001, '0')), 0, one, one)})},
       {"w is a tensor whose shape overflows", as_w({tensor(storage("0"), INT64_MAX, huge, huge)})},
-      {"w has the type torch.ComplexFloatStorage, which cannot be read",
+      {"w has the unsupported type torch.ComplexFloatStorage",
        as_w({tensor(storage("0", "ComplexFloatStorage"), 0, one, one)})},
-      {"w has the type torch.float8_e4m3fn, which cannot be read",
+      {"w has the unsupported type torch.float8_e4m3fn",
        as_w({call("_rebuild_tensor_v3", storage("0", "UntypedStorage") + integer(0) + ")))" + "N" +
                                             global("torch", "float8_e4m3fn"))})},
       {"w is a tensor of _rebuild_qtensor", as_w({call("_rebuild_qtensor", "")})},

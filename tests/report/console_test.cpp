@@ -94,7 +94,7 @@ TEST_CASE("a terminal shows figures and a bar, which the epoch's line replaces")
   screen.console->epoch(kEpoch);
   CHECK_THAT(screen.text(), ContainsSubstring("]\r\r\x1b[J"));
   CHECK_THAT(screen.text(),
-             ContainsSubstring("   2/10     0.2500   93.75 %      0.5000   87.50 %"));
+             ContainsSubstring("   2/10     0.2500    93.75 %      0.5000     87.50 %"));
   CHECK_THAT(screen.text(), !ContainsSubstring("train loss 0.5"));
 }
 
@@ -223,7 +223,7 @@ class Table {
 
 TEST_CASE("a narrow terminal shows fewer columns, whole and aligned with the head") {
   const std::string head =
-      "  epoch  test loss  accuracy  held out  train loss  accuracy      time  samples/s";
+      "  epoch  test loss  test acc.  validation  train loss  train acc.      time  samples/s";
   RunStart start;
   start.dataset.validation = 10;
   EpochRecord record = epoch(1, 0.5);
@@ -237,14 +237,14 @@ TEST_CASE("a narrow terminal shows fewer columns, whole and aligned with the hea
     CHECK((width == head.size() || head[width] == ' '));
     CHECK(table.line(record).size() == width + 1);
   }
-  Table narrow(40, start);
-  CHECK(narrow.head == "  epoch  test loss  accuracy  held out\n");
-  CHECK_THAT(narrow.line(record), ContainsSubstring("50.00 %   81.25 %"));
+  Table narrow(50, start);
+  CHECK(narrow.head == "  epoch  test loss  test acc.  validation\n");
+  CHECK_THAT(narrow.line(record), ContainsSubstring("50.00 %     81.25 %"));
 }
 
 TEST_CASE("the best accuracy so far is coloured, with a validation set the best one on that") {
   Table plain(100, {}, /*colours=*/true);
-  CHECK_THAT(plain.line(epoch(1, 0.75)), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(plain.line(epoch(1, 0.75)), ContainsSubstring("\x1b[1;32m    75.00 %\x1b[0m"));
   CHECK_THAT(plain.line(epoch(2, 0.5)), !ContainsSubstring("\x1b[1;32m"));
   RunStart start;
   start.dataset.validation = 10;
@@ -255,7 +255,7 @@ TEST_CASE("the best accuracy so far is coloured, with a validation set the best 
   EpochRecord second = epoch(2, 0.875);
   second.validation_loss = 0.5;
   second.validation_accuracy = 0.8;
-  CHECK_THAT(table.line(first), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(table.line(first), ContainsSubstring("\x1b[1;32m    75.00 %\x1b[0m"));
   CHECK_THAT(table.line(second), !ContainsSubstring("\x1b[1;32m"));
 }
 
@@ -264,8 +264,8 @@ TEST_CASE("balanced and top-5 accuracy are shown if classes are unequal or many"
   start.dataset.classes = 50;
   start.test_class_sizes = {3, 9};
   Table table(50, start);
-  CHECK(table.head == "  epoch  test loss  accuracy  balanced     top 5\n");
-  CHECK(table.line(kEpoch.record) == "   2/10     0.2500   93.75 %   50.00 %   99.00 %\n");
+  CHECK(table.head == "  epoch  test loss  test acc.  balanced     top 5\n");
+  CHECK(table.line(kEpoch.record) == "   2/10     0.2500    93.75 %   50.00 %   99.00 %\n");
   Screen screen(/*terminal=*/false);
   screen.console->begin(start, {});
   screen.console->epoch(kEpoch);

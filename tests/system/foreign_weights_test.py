@@ -80,9 +80,9 @@ def test_a_new_head_is_suggested_and_trains(tmp_path):
     assert begun.read_json("config.json")["model"]["weights"] == suggested
     again = run("--config", config, "--output", tmp_path / "again", "--set", f"model.weights.file={weights}", "--set",
                 "model.weights.new=head", expect=0)
-    assert "2 keep their initial values: fc.bias, fc.weight" in again.stderr
+    assert "initialised 2: fc.bias, fc.weight" in again.stderr
     frozen = train(tmp_path, changes(suggested) | {"parameters": [{"match": "head", "frozen": True}]}, output="frozen")
-    assert "parameters freeze fc.weight, which model.weights.new leaves at its random initial values" in frozen.stderr
+    assert "fc.weight is frozen, but model.weights.new gives it random values" in frozen.stderr
     weights.unlink()
     run("--config", frozen.path / "config.json", "--output", frozen.path, "--resume", "auto", "--set", "max_steps=2", expect=0)
     assert "six.pt" in run("--config", config, "--output", tmp_path / "new", expect=5).stderr
@@ -91,7 +91,7 @@ def test_a_new_head_is_suggested_and_trains(tmp_path):
 @pytest.mark.parametrize("name, reason", [
     ("whole.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False).state_dict(), NEW)'),
     ("net.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False)[KEY], NEW)'),
-    ("float8.pt", "tensor fc.weight has the type torch.float8_e4m3fn, which cannot be read"),
+    ("float8.pt", "tensor fc.weight has the unsupported type torch.float8_e4m3fn"),
 ])
 def test_unreadable_weights_are_refused_with_a_line_of_python_that_converts_them(tmp_path, monkeypatch, name, reason):
     config = write_config(tmp_path, changes(str(FOLDER / name)))
@@ -112,7 +112,7 @@ def test_weights_of_a_larger_network_of_the_same_family_are_recognised(tmp_path)
     config["data"] |= {"channels": 3, "size": 32}
     for number, flags in enumerate(([], ["--set", "model.weights=" + json.dumps({"file": str(tmp_path / "resnet34.pth"), "new": "head"})])):
         refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / str(number), *flags, expect=5)
-        assert 'it looks like torchvision-resnet34: "model": {"name": "torchvision-resnet34"}' in refused.stderr
+        assert 'these look like weights of torchvision-resnet34; set "model": {"name": "torchvision-resnet34"}' in refused.stderr
 
 
 def test_a_checkpoint_in_the_legacy_format_of_torch_save_is_read(tmp_path):

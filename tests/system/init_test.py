@@ -117,7 +117,7 @@ def test_weights_are_fine_tuned_in_the_matching_network(tmp_path, photos, form):
     (tmp_path / "others" / "cats").rename(tmp_path / "others" / "yaks")
     warned = run("--config", "cfg.json", *ONE_EPOCH, "--set", "data.size=64", "--set", "data.train=others", "--set", "model.weights=run",
                  "--output", "other", folder=tmp_path, expect=0).stderr
-    assert "is for the classes cats, dogs, owls, but those here are dogs, owls, yaks; model.weights.new" in warned
+    assert "its last layer was trained for the classes cats, dogs, owls, but the data has dogs, owls, yaks; set model.weights.new" in warned
 
 
 def test_weights_of_an_unknown_network_are_refused(tmp_path, photos):

@@ -94,7 +94,7 @@ def test_a_run_fits_its_terminal(tmp_path, columns):
     terminal = start_on(tmp_path, columns, {"epochs": 3})
     assert terminal.wait() == 0, terminal.text
     lines = drawn(terminal.text, columns)
-    heads = [number for number, line in enumerate(lines) if line.startswith("  epoch  test loss  accuracy")]
+    heads = [number for number, line in enumerate(lines) if line.startswith("  epoch  test loss  test acc.")]
     assert len(heads) == 1, lines
     epochs = lines[heads[0] + 1:heads[0] + 4]
     for number, line in enumerate(epochs):

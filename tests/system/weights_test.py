@@ -102,7 +102,7 @@ def test_resuming_from_a_file_with_only_weights_is_refused(tmp_path, trained):
     export(trained.checkpoints()[-1], tmp_path / "weights.safetensors", "safetensors")
     for weights in (trained.path / "model.pt", tmp_path / "weights.safetensors"):
         refused = run("--config", config, "--output", tmp_path / "run", "--resume", weights, expect=5)
-        assert f"{weights}: contains only weights" in refused.stderr and "model.weights" in refused.stderr
+        assert f"{weights}: contains weights but no optimizer state" in refused.stderr and "model.weights" in refused.stderr
 
 
 def test_export_writes_the_weights_of_a_checkpoint_in_both_formats(tmp_path, trained, config):
