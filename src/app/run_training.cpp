@@ -155,8 +155,7 @@ bool train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
     }
   }
   synchronize();
-  // On CPUs each rank may have summed only its own shard of the gradients, block by block, in the
-  // update.
+  // On CPUs each rank may have summed only its own slice of the gradients, during the update.
   if (worker.config.report.histograms) trainer.all_gather_gradients();
   return !must_stop(trainer);
 }

@@ -186,7 +186,8 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
       ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (fd_.valid()) return;
   if (errno == ENOENT) {
-    throw Error(code_, path_.string() + ": cannot create: no folder " + folder_of(path_).string());
+    throw Error(code_,
+                path_.string() + ": cannot create: missing folder " + folder_of(path_).string());
   }
   throw_errno(code_, path_, "create");
 }
@@ -206,7 +207,7 @@ void AtomicFile::commit() {
     const int reason = errno;
     ::unlink(temporary_path_.c_str());
     errno = reason;
-    throw_errno(code_, path_, closed ? "rename the finished file" : "close");
+    throw_errno(code_, path_, closed ? "replace" : "close");
   }
   const fs::path folder = folder_of(path_);
   const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -52,8 +52,7 @@ std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protecti
 /// A read-only memory-mapped file. An empty file has an empty view.
 class MappedFile {
  public:
-  /// Maps a regular file. Throws Error(code) naming the path if that fails or if it is a folder,
-  /// FIFO or device.
+  /// Maps a regular file. Throws Error(code) with the path if that fails or it is of another kind.
   static MappedFile open(const std::filesystem::path& path, ExitCode code);
 
   std::span<const std::uint8_t> bytes() const { return {data_.get(), size_}; }
@@ -105,8 +104,8 @@ void make_folder(const std::filesystem::path& folder, ExitCode code);
 /// that no other process is writing there.
 void remove_leftovers(const std::filesystem::path& folder);
 
-/// Returns the paths in a folder, sorted. If listing fails, returns the paths found until then and
-/// sets `failure`.
+/// Returns the sorted paths in a folder; if listing fails, sets `failure` and returns those found
+/// so far.
 std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
                                             std::error_code* failure = nullptr);
 
@@ -156,16 +155,16 @@ struct FileKind {
   bool is_picture = false;  // in an unsupported format, which other programs can convert
 };
 
-/// Returns the kind of a file by its first bytes if it is an archive, array, table, database,
-/// image, web page, Git LFS placeholder or the like.
+/// Recognises archives, arrays, tables, databases, images, web pages, Git LFS placeholders and the
+/// like by their first bytes.
 std::optional<FileKind> binary_kind(std::string_view begin);
 
-/// Like `binary_kind`, but recognises text tables, JSON, and gzipped tables and tar archives by
-/// their extensions. Nothing for kinds with `is_picture` and for unreadable files.
+/// Like `binary_kind`, but also recognises text tables, JSON, and gzipped tables and tar archives,
+/// by extension. Ignores pictures and unreadable files.
 std::optional<FileKind> kind_of_file(const std::filesystem::path& path);
 
-/// Returns the suffix of a message about a folder without usable files: the first file by name of a
-/// recognised kind, with advice. "" if there is none.
+/// Returns the end of a message about a folder without usable files: its first file, by name, of a
+/// recognised kind and advice about it; "" if there is none.
 std::string other_files_in(const std::filesystem::path& folder);
 
 // Weight files.

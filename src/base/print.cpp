@@ -44,8 +44,8 @@ class FdSink : public spdlog::sinks::base_sink<std::mutex> {
   int fd_;
 };
 
-/// Returns whether a character is a control character, a line separator, bidirectional or
-/// invisible. Joiners are allowed, because some languages need them.
+/// Returns whether a character is invisible or can garble a terminal: controls, line separators and
+/// bidirectional marks. Joiners are safe, because some languages need them.
 bool is_unsafe(std::uint32_t code) {
   const auto is_in = [code](std::uint32_t low, std::uint32_t high) {
     return code >= low && code <= high;
@@ -74,7 +74,7 @@ std::string escape_all_but(std::string_view text, std::string_view kept) {
   return escaped;
 }
 
-/// Truncates very long lines and appends the number of missing bytes.
+/// Truncates very long lines and notes the number of bytes that were cut.
 std::string with_bounded_lines(std::string_view text) {
   constexpr std::size_t kMostBytes = 8192;  // two paths of maximum length
   std::string bounded;
@@ -175,9 +175,9 @@ std::string_view module_of(std::string_view name) {
 
 std::string unmatched_glob(std::string_view pattern, const std::vector<std::string>& names) {
   std::vector<std::string> modules;  // at the top level
-  std::vector<std::string> near;     // at distance `best`
+  std::vector<std::string> near;     // the names at edit distance `best`
   std::size_t best = std::max<std::size_t>(pattern.size() / 3, 1);
-  constexpr std::size_t kMost = 12;  // names
+  constexpr std::size_t kMost = 12;  // names in the message
   const auto add = [](std::vector<std::string>& list, const std::string& name) {
     if (std::ranges::find(list, name) == list.end()) list.push_back(name);
   };
@@ -224,7 +224,7 @@ std::string program_to_type() {
   for (std::string folder; std::getline(folders, folder, ':');) {
     if (::access((fs::path(folder) / name).c_str(), X_OK) == 0) return name;
   }
-  const fs::path called = program_invocation_name;  // in a rank, another program's
+  const fs::path called = program_invocation_name;  // in a rank, the worker program
   if (called.has_parent_path() && called.filename() == name) return called.string();
   // An installation puts the other programs in ../libexec/mnist-train.
   const fs::path beside = executable_folder() / name;

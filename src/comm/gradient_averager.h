@@ -219,11 +219,11 @@ bool adds_up_late(const settings::TrainOptions& options, const Communicator& com
 
 /// Creates the averager for the options. `flat`: one all-reduce of the whole buffer after backward.
 /// `bucketed`: c10d::Reducer, which sends buckets during backward. `shared_memory`: no messages, on
-/// the CPUs of one host. `auto`: `shared_memory` if possible, else `bucketed` for at least 25 MiB
-/// of gradients, else `flat`; never `bucketed` in a deterministic run or without `may_overlap`. A
-/// single rank needs none of these. With `shards`, gradients are summed in the order of the
-/// buffer's tree, for which `flat` gathers all rows. Collective. Throws Error(kConfig) if
-/// `shared_memory` is requested but not possible.
+/// the CPUs of one host. `auto`: `shared_memory` if possible without compression, else `bucketed`
+/// for at least 25 MiB of gradients, else `flat`; never `bucketed` in a deterministic run or
+/// without `may_overlap`. A single rank needs none of these. With `shards`, gradients are summed in
+/// the order of the buffer's tree, for which `flat` gathers all rows. Collective. Throws
+/// Error(kConfig) if `shared_memory` is requested but not possible.
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer,

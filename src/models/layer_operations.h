@@ -58,7 +58,8 @@ at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias = {}, bool 
 at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor& images,
                                   bool flatten = false);
 
-/// Consecutive layers that cpu_kernels/ computes as one autograd operation.
+/// Consecutive layers that cpu_kernels/ computes: as one autograd operation if gradients have
+/// destination buffers, else as one per layer with weights.
 struct CpuNetwork {
   std::size_t layers = 0;  // number of leading layers computed; 0: none
   /// Returns the output for x [N,C,H,W] or [N,F], or an undefined tensor if LibTorch must compute

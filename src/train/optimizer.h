@@ -92,8 +92,8 @@ class Optimizer {
   /// Returns whether `update` clips, which needs the full gradients on every rank.
   bool clips() const { return options_.max_gradient_norm.has_value(); }
   /// Takes one step. `rates`: the first members of StepRates in order, on the parameters' device,
-  /// f32 or, on CPUs, f64. On a CPU, returns whether the update is finite; on a GPU, which is never
-  /// waited for, adds 0 or NaN to `check` and returns true.
+  /// f32 or, on CPUs, f64. On a CPU, returns whether the update is finite. On a GPU, always returns
+  /// true without waiting and sets `check` to NaN if the update is not finite.
   bool update(comm::GradientAverager& averager, const at::Tensor& rates, const at::Tensor& check);
 
   /// Takes one step with LibTorch's fused kernels; updates only weights and state. `rates`: as
@@ -133,9 +133,8 @@ class Optimizer {
 };
 
 /// Takes an optimizer step on a CPU in one pass over memory: sums `gradients` and updates weights,
-/// optimizer state, bf16 copy and EMA model. Ignores the gradients and the scale in `update`;
-/// gradient `first` belongs to its first weight. Results are bit-identical for any CPU and number
-/// of threads.
+/// optimizer state, bf16 copy and EMA model. Ignores the gradients in `update`, whose first weight
+/// takes gradient `first`. Results are bit-identical for any CPU and number of threads.
 ///
 /// Returns whether the new weights are finite, which also covers the gradients; weights are checked
 /// while they are in the cache.

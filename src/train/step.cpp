@@ -257,8 +257,7 @@ models::BackwardRoot Step::forward(const loader::Batch& batch) {
       options_.label_smoothing, 1.0 / static_cast<double>(samples_), log_.of_samples());
 }
 
-/// Returns a zero that depends on every parameter, so that a rank without samples has gradients to
-/// average.
+/// Returns a zero that depends on every parameter, so that ranks without samples have gradients.
 at::Tensor Step::loss_of_no_samples() const {
   at::Tensor sum = at::zeros({}, parameters_.values().options());
   for (const at::Tensor& parameter : parameters_.parameters()) sum = sum + parameter.sum() * 0;
@@ -294,8 +293,8 @@ std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {
   return steps;
 }
 
-/// Also counts the warm-up steps, restarting whenever the shard sizes change: in these steps
-/// libraries select their kernels, which is not allowed during a capture.
+/// Also counts the warm-up steps, in which libraries select their kernels, because they cannot
+/// during a capture; starts over if the shard sizes change.
 bool GraphedStep::can_replay(const PlannedStep& next) {
   const std::vector<std::int64_t>& sizes = next.shard_sizes;
   const bool is_full = next.samples == samples_;

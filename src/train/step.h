@@ -33,11 +33,11 @@ struct FinishedStep {
   StepSums sums{};
 };
 
-/// The sums of steps. The sums of the current step are scalars on the device that share the
-/// all-reduce of its gradients, so every rank learns the global loss and all stop requests without
-/// extra communication. Sums of earlier steps are kept until the next synchronisation, when all
-/// ranks read them: on CPUs after each step, otherwise about twice a second, because the host runs
-/// ahead of a GPU and a synchronisation makes it wait.
+/// The sums of steps. Those of the current step are scalars on the device that are averaged along
+/// with its gradients, by `flat` without compression in the same all-reduce, so every rank learns
+/// the global loss and all stop requests. Sums of earlier steps are kept until the next
+/// synchronisation, when all ranks read them: on CPUs after each step, otherwise about twice a
+/// second, because the host runs ahead of a GPU and a synchronisation makes it wait.
 class StepLog {
  public:
   static constexpr std::int64_t kScalars = 4;   // the members of StepSums
@@ -160,7 +160,7 @@ class ShardBuffers {
 /// One optimizer step of one rank: forward, backward, averaging, clipping, update. Never waits for
 /// a GPU, so a graph can capture it (see GraphedStep).
 ///
-///     step.begin(samples, batches);
+///     step.begin(samples, batches, rates);
 ///     for each of this rank's shards, for each of its batches: step.add(batch);
 ///     step.finish(rates);
 class Step {

@@ -223,7 +223,7 @@ TEST_CASE("a failed rename names the path and cleans up") {
               taken.string());
   CHECK(names_in(folder.path()) == std::vector<std::string>{"taken"});
   CHECK_ERROR(write_file_atomically(folder.path() / "no" / "file", "x", ExitCode::kRunFailed),
-              ExitCode::kRunFailed, "no folder " + (folder.path() / "no").string());
+              ExitCode::kRunFailed, "missing folder " + (folder.path() / "no").string());
 }
 
 TEST_CASE("a leftover of a dead process is replaced, a link of that name is not followed") {
