@@ -246,7 +246,7 @@ void list_left_out(const data::Dataset& dataset) {
   const std::ptrdiff_t count = std::ssize(dataset.skipped);
   spdlog::warn("skipped {} (data.on_bad_sample: skip)", counted(count, "unusable image"));
   for (std::ptrdiff_t i = 0; i < count; ++i) {
-    if (i == kMostWarned) spdlog::warn("skipped: and {} more", count - i);
+    if (i == kMostWarned) spdlog::warn("skipped: {} more", count - i);
     spdlog::log(i < kMostWarned ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
                 dataset.skipped[static_cast<std::size_t>(i)]);
   }

@@ -329,7 +329,7 @@ class PlannedNetwork {
           // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers but not pointers
           reinterpret_cast<PlannedNetwork*>(context->saved_data["network"].toInt());
       if (context->saved_data["number"].toInt() != planned->number_) {
-        throw Error(ExitCode::kRunFailed, "a backward pass after the next forward pass");
+        throw Error(ExitCode::kRunFailed, "the backward pass ran after the next forward pass");
       }
       variable_list found = planned->gradients(context->saved_data["begin"].toInt(),
                                                context->saved_data["end"].toInt(), gradients[0]);
