@@ -273,7 +273,7 @@ TEST_CASE("weights of another built-in network are refused with its name") {
       CHECK_THAT(error_of([&] {
                    load_weights(*model, {file, fresh}, images);
                  }),
-                 IsError(ExitCode::kCheckpoint, "looks like " + settings::name_of(name)));
+                 IsError(ExitCode::kCheckpoint, "look like weights of " + settings::name_of(name)));
     }
   }
 }
@@ -297,7 +297,7 @@ TEST_CASE("a tensor of an unknown type is an error only if the model has it") {
   CHECK_THAT(loading(wanted), IsError(ExitCode::kCheckpoint,
                                       "float8: tensor conv.weight has the unsupported type F8X"));
   CHECK_THAT(reading_weights(wanted),
-             IsError(ExitCode::kCheckpoint, "conv.weight has the type F8X"));
+             IsError(ExitCode::kCheckpoint, "conv.weight has the unsupported type F8X"));
 }
 
 TEST_CASE("a large file that is truncated is refused at once") {
@@ -332,6 +332,7 @@ TEST_CASE("files of other kinds are named") {
            {"text", "is a text file"},
            {"", "is an empty file"},
            {"{\n  \"epochs\": 10}", "is a text file"},
+           {"{\"weight_map\": {\"a\": \"1.safetensors\"}}", "is an index of sharded weights; join"},
            {std::string("1234567\0 9", 10), "is truncated or not a safetensors file"}}) {
     const fs::path path = folder.write("file.pth", bytes);
     CHECK_THAT(reading_weights(path), IsError(ExitCode::kCheckpoint, "file.pth: ", reason));

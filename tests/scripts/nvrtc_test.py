@@ -13,7 +13,7 @@ NVRTC = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "lib" / "li
 
 
 @pytest.mark.skipif(not NVRTC.exists(), reason="NVIDIA's wheels are not installed")
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_120"])
+@pytest.mark.parametrize("architecture", ["sm_90", *(pytest.param(other, marks=pytest.mark.sweep) for other in ("sm_75", "sm_120"))])
 def test_nvrtc_compiles_the_kernels(architecture):
     parts = re.search(r"foreach\(part ([\w\s]+)\)", (FOLDER / "CMakeLists.txt").read_text())[1].split()
     assert {f"{part}.cu" for part in parts} == {path.name for path in (FOLDER / "gpu").iterdir()}

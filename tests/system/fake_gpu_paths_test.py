@@ -54,7 +54,9 @@ NCCL_CANNOT = {  # name: changes; these use Gloo
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", swept(PATHS, [
+    "shards on three GPUs", "accumulation and clipping", "clipping", "class weights", "torchvision's augmentation",
+    "moving average and one_cycle", "four GPUs", "bucketed", "bf16 gradients", "synchronised batch norm", "split by throughput"]))
 def test_each_path_trains_as_requested(tmp_path, path):
     gpus, ranks, changes, execution = PATHS[path]
     result = train(tmp_path, merged(ONE_EPOCH, changes), processes=ranks,
