@@ -25,7 +25,7 @@ namespace {
 using settings::AveragingStrategy;
 
 constexpr std::int64_t kOverlapPaysFrom_bytes = 25 << 20;
-constexpr std::int64_t kLeastWork = 32 * GradientSum::kBlock;  // elements per thread
+constexpr std::int64_t kLeastWork = 32 * DeferredSum::kBlock;  // elements per thread
 
 /// Returns the first shard of the right half of a node.
 std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
@@ -54,14 +54,14 @@ class NoAverager : public GradientAverager {
   using GradientAverager::GradientAverager;
 
   void average() override {}
-  bool adds_up_late() const override { return true; }
+  bool defers_sum() const override { return true; }
   bool capturable() const override { return true; }
   const char* name() const override { return "none"; }
 
  private:
-  GradientSum parts() const override {
+  DeferredSum summands() const override {
     if (!buffer_.bf16_rows.defined()) return {};
-    return parts_in({buffer_.rows}, {buffer_.bf16_rows});
+    return summands_in({buffer_.rows}, {buffer_.bf16_rows});
   }
 };
 
@@ -95,7 +95,7 @@ class FlatAverager : public GradientAverager {
     if (all_rows_.defined()) {
       communicator_.all_gather(own_rows_, all_rows_);
       const at::Tensor used = all_rows_.narrow(1, 0, buffer_.flat.numel());
-      comm::add_up(used.unbind(), buffer_.tree.over_ranks(), buffer_.flat);
+      comm::add_rows(used.unbind(), buffer_.tree.over_ranks(), buffer_.flat);
     } else if (!compressed_.defined()) {
       communicator_.all_reduce_sum(buffer_.flat);
     } else {
@@ -347,15 +347,15 @@ void SummationTree::add_leaves(ShardRun node, std::size_t row, std::size_t free_
   leaves.back().then.push_back({row, free_row});
 }
 
-void add_up(const std::vector<at::Tensor>& rows, const std::vector<RowSum>& sums,
-            at::Tensor result) {
+void add_rows(const std::vector<at::Tensor>& rows, const std::vector<RowSum>& sums,
+              at::Tensor result) {
   for (std::size_t i = 0; i + 1 < sums.size(); ++i) {
     at::Tensor(rows[sums[i].to]).add_(rows[sums[i].from]);
   }
   at::add_out(result, rows[sums.back().to], rows[sums.back().from]);
 }
 
-const float* GradientSum::block(std::int64_t begin, std::int64_t count, Scratch& scratch) const {
+const float* DeferredSum::block(std::int64_t begin, std::int64_t count, Scratch& scratch) const {
   auto& blocks = scratch.blocks;
   auto& found = scratch.found;
   if (order.empty()) return read(rows.front(), begin, count, blocks.front().data());
@@ -371,7 +371,7 @@ const float* GradientSum::block(std::int64_t begin, std::int64_t count, Scratch&
   return found[order.back().to];
 }
 
-void GradientSum::add_up(const at::Tensor& result) const {
+void DeferredSum::write_to(const at::Tensor& result) const {
   auto* const to = result.mutable_data_ptr<float>();
   parallel_for(0, result.numel(), kLeastWork, [&](std::int64_t begin, std::int64_t end) {
     Scratch scratch = make_scratch();
@@ -383,7 +383,7 @@ void GradientSum::add_up(const at::Tensor& result) const {
   });
 }
 
-bool GradientSum::is_finite() const {
+bool DeferredSum::is_finite() const {
   const at::Tensor& summed = rows.front().f32;
   const auto* const values = summed.const_data_ptr<float>();
   std::atomic<bool> finite = true;
@@ -393,25 +393,25 @@ bool GradientSum::is_finite() const {
   return finite;
 }
 
-GradientSum GradientAverager::sum() const {
-  GradientSum sum = added_up_ ? GradientSum{} : parts();
+DeferredSum GradientAverager::deferred_sum() const {
+  DeferredSum sum = complete_ ? DeferredSum{} : summands();
   if (sum.rows.empty()) sum.rows.push_back({{}, owned_gradients()});
   return sum;
 }
 
-void GradientAverager::add_up() {
-  if (std::exchange(added_up_, true)) return;
-  const GradientSum sum = parts();
+void GradientAverager::complete_sum() {
+  if (std::exchange(complete_, true)) return;
+  const DeferredSum sum = summands();
   // No other rank reads this part of the result, so the sum may overwrite one of the rows.
-  if (!sum.rows.empty()) sum.add_up(owned_gradients());
+  if (!sum.rows.empty()) sum.write_to(owned_gradients());
 }
 
-GradientSum GradientAverager::parts_in(const std::vector<at::Tensor>& tables,
-                                       const std::vector<at::Tensor>& bf16_tables) const {
+DeferredSum GradientAverager::summands_in(const std::vector<at::Tensor>& tables,
+                                          const std::vector<at::Tensor>& bf16_tables) const {
   const Slice slice = owned_slice();
   const std::int64_t in_bf16 = buffer_.bf16_rows.defined() ? buffer_.bf16_rows.size(1) : 0;
   const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - slice.begin, 0, slice.size);
-  GradientSum sum{{}, buffer_.tree.over_ranks()};
+  DeferredSum sum{{}, buffer_.tree.over_ranks()};
   for (std::size_t rank = 0; rank < tables.size(); ++rank) {
     for (std::size_t number = 0; number < buffer_.tree.rows_of_rank(); ++number) {
       const auto row = static_cast<std::int64_t>(number);
@@ -423,8 +423,8 @@ GradientSum GradientAverager::parts_in(const std::vector<at::Tensor>& tables,
   return sum;
 }
 
-bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
-                  at::Device device) {
+bool defers_sum(const settings::TrainOptions& options, const Communicator& communicator,
+                at::Device device) {
   return (communicator.alone() || shares_memory(options, communicator, device)) && device.is_cpu();
 }
 

@@ -80,8 +80,8 @@ class SummationTree {
 
 /// Performs the additions, at least one, in place. The last one writes to `result`, which may be
 /// one of the rows.
-void add_up(const std::vector<at::Tensor>& rows, const std::vector<RowSum>& sums,
-            at::Tensor result);
+void add_rows(const std::vector<at::Tensor>& rows, const std::vector<RowSum>& sums,
+              at::Tensor result);
 
 /// Gradients [n] in the types in which they were computed.
 struct GradientRow {
@@ -91,7 +91,7 @@ struct GradientRow {
 
 /// Gradients on a CPU whose sum over rows [n] is deferred. They can be summed block by block, so
 /// that each sum is used while it is in the cache.
-struct GradientSum {
+struct DeferredSum {
   static constexpr std::int64_t kBlock = 1024;  // elements
 
   /// A thread's scratch memory for sums of blocks; `blocks` has one entry per row.
@@ -110,7 +110,7 @@ struct GradientSum {
     return {decltype(Scratch::blocks)(rows.size()), decltype(Scratch::found)(rows.size())};
   }
   /// Writes the sum of all elements to `result` [n] f32, which may be one of the rows.
-  void add_up(const at::Tensor& result) const;
+  void write_to(const at::Tensor& result) const;
   /// Returns whether all elements are finite. Requires a single row, all f32.
   bool is_finite() const;
 };
@@ -129,9 +129,9 @@ struct Slice {
 /// are summed over the ranks along with the gradients.
 struct GradientBuffer {
   std::vector<at::Tensor> parameters{};  // those for which backward computes gradients
-  /// [r, n] f32, the rows of `tree`: gradient elements, statistics and padding.
+  /// [r, m] f32, the rows of `tree`: gradient elements, statistics and padding.
   at::Tensor rows;
-  at::Tensor flat;  // first row without padding; the averager's result
+  at::Tensor flat;  // first row without padding; receives completed sums
   /// [r, h] bf16: the first h gradient elements of each row, if they remain bf16 until the
   /// reduction. Undefined if they are f32 as well.
   at::Tensor bf16_rows{};
@@ -145,14 +145,14 @@ struct GradientBuffer {
 ///
 /// A step calls, in this order: `begin`; for each batch, the model's forward pass and `backward`;
 /// `average`; then it updates weights and optimizer state in `owned_slice` with the gradients from
-/// `sum` or, after `add_up`, from the buffer; `end_update`. All except `begin`, `sum` and `add_up`
-/// may be collective.
+/// `deferred_sum` or, after `complete_sum`, from the buffer; `end_update`. All except `begin` and
+/// these two may be collective.
 class GradientAverager {
  public:
   explicit GradientAverager(GradientBuffer buffer) : buffer_(std::move(buffer)) {}
   virtual ~GradientAverager() = default;
 
-  virtual void begin() { added_up_ = false; }
+  virtual void begin() { complete_ = false; }
   /// Runs backward from `root`, which depends on every parameter and whose gradient is `gradient`
   /// (undefined: 1). The parameters then hold the gradients to be collected in the shard's row. In
   /// the `last` batch of a step the statistics must be complete, because overlapping strategies
@@ -160,15 +160,16 @@ class GradientAverager {
   virtual void backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
     root.backward(gradient);
   }
-  /// Completes the sums; afterwards the statistics are the same on all ranks. Throws PeerError.
+  /// Sums the statistics over the ranks, and the gradients unless that is deferred. Throws
+  /// PeerError.
   virtual void average() = 0;
-  /// Returns the summands of the gradients in `owned_slice`, on a CPU.
-  GradientSum sum() const;
-  /// Sums the gradients in `owned_slice` if `average` deferred it.
-  void add_up();
-  /// Returns whether `average` may defer the sum because it sends no messages. If not, `sum` is one
-  /// row, all f32.
-  virtual bool adds_up_late() const { return false; }
+  /// Returns the gradients in `owned_slice`, on a CPU, as one row if they are summed already.
+  DeferredSum deferred_sum() const;
+  /// Writes the sums of `owned_slice` to the buffer if `average` deferred them.
+  void complete_sum();
+  /// Returns whether `average` may defer the sum because it sends no messages. If not,
+  /// `deferred_sum` is one row, all f32.
+  virtual bool defers_sum() const { return false; }
   /// Returns whether `backward` sends gradients while computing others.
   virtual bool sends_in_backward() const { return false; }
   /// Gathers the summed gradients on every rank.
@@ -194,28 +195,28 @@ class GradientAverager {
 
  protected:
   /// Returns the summands that `average` left unsummed; no rows if there are none.
-  virtual GradientSum parts() const { return {}; }
+  virtual DeferredSum summands() const { return {}; }
   std::int64_t gradient_count() const { return buffer_.flat.numel() - buffer_.statistics; }
   at::Tensor statistics() const {
     return buffer_.flat.narrow(0, gradient_count(), buffer_.statistics);
   }
   /// Returns `owned_slice` of the ranks' tables, which have the layouts of the buffer's `rows` and
   /// `bf16_rows`. Ignores `bf16_tables` if the buffer has no `bf16_rows`.
-  GradientSum parts_in(const std::vector<at::Tensor>& tables,
-                       const std::vector<at::Tensor>& bf16_tables) const;
+  DeferredSum summands_in(const std::vector<at::Tensor>& tables,
+                          const std::vector<at::Tensor>& bf16_tables) const;
 
   GradientBuffer buffer_;
 
  private:
   at::Tensor owned_gradients() const { return owned_slice().of(buffer_.flat); }
 
-  bool added_up_ = false;  // whether the latest gradients are summed
+  bool complete_ = false;  // whether the latest gradients are summed
 };
 
 /// Returns whether the averager of these options defers the sum to the weight update and accepts
 /// `bf16_rows`. On CPUs this holds for a single rank and for `shared_memory`. Collective.
-bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
-                  at::Device device);
+bool defers_sum(const settings::TrainOptions& options, const Communicator& communicator,
+                at::Device device);
 
 /// Creates the averager for the options. `flat`: one all-reduce of the whole buffer after backward.
 /// `bucketed`: c10d::Reducer, which sends buckets during backward. `shared_memory`: no messages, on

@@ -203,10 +203,10 @@ class SharedMemoryAverager : public GradientAverager {
     statistics_slots_[static_cast<std::size_t>(rank())].copy_(own_statistics());
     barrier();
     // Every rank sums these in place, so each needs its own copy.
-    comm::add_up(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
+    comm::add_rows(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
   }
 
-  bool adds_up_late() const override { return true; }
+  bool defers_sum() const override { return true; }
 
   bool all_reduce_small(at::Tensor& tensor) override {
     if (tensor.nbytes() > kMaxSmall_bytes) return false;
@@ -249,7 +249,7 @@ class SharedMemoryAverager : public GradientAverager {
 
   int rank() const { return communicator_.rank(); }
   int ranks() const { return communicator_.world_size(); }
-  GradientSum parts() const override { return parts_in(tables_, bf16_tables_); }
+  DeferredSum summands() const override { return summands_in(tables_, bf16_tables_); }
   bool keeps_bf16() const { return buffer_.bf16_rows.defined(); }
 
   std::size_t segment_bytes() const {

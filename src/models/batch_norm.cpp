@@ -44,7 +44,7 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const at::Tensor& x_hat,
                             const at::Tensor& inverse_std, const at::Tensor& count,
-                            const SumOverRanks* sum) {
+                            const AllReduce* sum) {
     context->save_for_backward({x_hat, weight, inverse_std, count});
     context->saved_data["sum"] = reinterpret_cast<std::int64_t>(sum);
     return to_images(at::addcmul(bias, x_hat, weight), x);
@@ -56,7 +56,7 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
     const at::Tensor scale = saved[1] * saved[2];
     const at::Tensor& count = saved[3];
     // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers but not pointers
-    const auto* sum = reinterpret_cast<const SumOverRanks*>(context->saved_data["sum"].toInt());
+    const auto* sum = reinterpret_cast<const AllReduce*>(context->saved_data["sum"].toInt());
     const at::Tensor dy = to_rows(gradients[0]);
     const at::Tensor bias_gradient = dy.sum(0);
     const at::Tensor weight_gradient = (dy * x_hat).sum(0);

@@ -10,7 +10,7 @@
 namespace mnist_train::models {
 
 /// Sums a tensor over all ranks, in place. Collective.
-using SumOverRanks = std::function<void(at::Tensor&)>;
+using AllReduce = std::function<void(at::Tensor&)>;
 
 /// torch.nn.BatchNorm2d (momentum 0.1, epsilon 1e-5) with its state_dict: weight, bias,
 /// running_mean, running_var and num_batches_tracked, all but the last in fp32 for any type of
@@ -31,13 +31,13 @@ class BatchNorm : public torch::nn::Module {
                            const at::Tensor& residual, bool relu);
   /// From now on, sums training batch statistics and their gradients over the ranks. Every rank,
   /// even one without samples, must then run forward and backward.
-  void synchronize(SumOverRanks sum) { sum_ = std::move(sum); }
+  void synchronize(AllReduce sum) { sum_ = std::move(sum); }
 
   // For kernels that fuse the layer with others.
 
   const at::Tensor& running_mean() const { return running_mean_; }
   const at::Tensor& running_var() const { return running_var_; }
-  const SumOverRanks& sum_over_ranks() const { return sum_; }
+  const AllReduce& sum_over_ranks() const { return sum_; }
   void count_batch() { num_batches_tracked_.add_(1); }
 
  private:
@@ -51,7 +51,7 @@ class BatchNorm : public torch::nn::Module {
   at::Tensor num_batches_tracked_;  // scalar i64
   double epsilon_;
   double momentum_;
-  SumOverRanks sum_;
+  AllReduce sum_;
 };
 
 }  // namespace mnist_train::models

@@ -49,7 +49,7 @@ void Model::keep_frozen_statistics() {
   }
 }
 
-void Model::synchronize_batch_norm(const SumOverRanks& sum) {
+void Model::synchronize_batch_norm(const AllReduce& sum) {
   std::string unknown;
   for (const auto& item : named_modules()) {
     if (keeps_statistics(*item.value())) continue;

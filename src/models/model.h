@@ -67,7 +67,7 @@ class Model : public torch::nn::Module {
   /// from then on `forward` and backward are collective. Leaves frozen batch norms unchanged.
   /// Throws Error(kConfig), naming each layer with batch statistics that is not a
   /// models::BatchNorm.
-  void synchronize_batch_norm(const SumOverRanks& sum);
+  void synchronize_batch_norm(const AllReduce& sum);
   bool synchronizes_batch_norm() const { return synchronizes_batch_norm_; }
   /// Converts all parameters except those of layers with running statistics to bf16; `forward` then
   /// expects bf16 images. Throws Error(kConfig) if an external network does not support this.

@@ -32,12 +32,12 @@ constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 }  // namespace
 
 FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistics,
-                               torch::nn::Module* bf16_copy, GradientParts parts,
+                               torch::nn::Module* bf16_copy, ShardLayout layout,
                                std::vector<settings::ParameterSettings> by_parameter)
     : names_(module.named_parameters().keys()),
       parameters_(bf16_copy != nullptr ? bf16_copy->parameters() : module.parameters()),
-      tree_(std::move(parts.tree)),
-      leaves_(tree_.leaves(parts.rank)) {
+      tree_(std::move(layout.tree)),
+      leaves_(tree_.leaves(layout.rank)) {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> masters = module.parameters();
   by_parameter.resize(masters.size());
@@ -57,7 +57,7 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
   shard_statistics_ = shards() == 1 ? statistics_ : at::zeros({statistics}, options);
   gradient_views_.resize(used_rows_.size());
   bf16_values_ = at::zeros({bf16_total}, options.dtype(at::kBFloat16));
-  if (bf16_total > 0 && parts.keeps_precision) {
+  if (bf16_total > 0 && layout.keeps_precision) {
     bf16_rows_ = at::zeros({rows_.size(0), bf16_total}, bf16_values_.options());
   }
   for (std::size_t i = 0; i < masters.size(); ++i) {

@@ -14,8 +14,8 @@
 
 namespace mnist_train::train {
 
-/// The shards whose gradients a step sums; by default there is one.
-struct GradientParts {
+/// How a step sums the gradients of its shards; by default there is one shard.
+struct ShardLayout {
   comm::SummationTree tree = comm::SummationTree::of_ranks(1);  // over all shards of a batch
   int rank = 0;                                                 // the rank of this process
   bool keeps_precision = false;  // bf16 gradients stay bf16 until the reduction
@@ -41,7 +41,7 @@ class FlatParameters {
   /// another buffer, which `refresh_bf16_copy` fills; its other parameters and all its buffers are
   /// shared with `module`. `by_parameter`: settings of each parameter; empty: the same for all.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
-                 torch::nn::Module* bf16_copy = nullptr, GradientParts parts = {},
+                 torch::nn::Module* bf16_copy = nullptr, ShardLayout layout = {},
                  std::vector<settings::ParameterSettings> by_parameter = {});
   FlatParameters(const FlatParameters&) = delete;  // other objects keep references to it
   FlatParameters& operator=(const FlatParameters&) = delete;

@@ -27,7 +27,7 @@ namespace mnist_train::train {
 
 namespace {
 
-constexpr std::int64_t kBlock = comm::GradientSum::kBlock;
+constexpr std::int64_t kBlock = comm::DeferredSum::kBlock;
 constexpr std::int64_t kGrain = 32 * kBlock;  // elements; the minimum work per thread
 
 /// Moves `to` towards `from` by the fraction `weight` of their distance.
@@ -95,12 +95,12 @@ float* part_of(const at::Tensor& flat, comm::Slice block) {
 /// block, values)`. Returns whether the weights are finite.
 template <class RuleStep>
 bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
-                const comm::GradientSum& gradients, std::int64_t first) {
+                const comm::DeferredSum& gradients, std::int64_t first) {
   const float average_weight =
       update.average.defined() ? static_cast<float>(update.average_weight.item<double>()) : 0.0F;
   std::atomic<bool> finite = true;
   parallel_for(0, update.values.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    comm::GradientSum::Scratch scratch = gradients.make_scratch();
+    comm::DeferredSum::Scratch scratch = gradients.make_scratch();
     for (; begin < end; begin += kBlock) {
       const comm::Slice block{begin, std::min(kBlock, end - begin)};
       float* const values = part_of(update.values, block);
@@ -231,7 +231,7 @@ Optimizer::Optimizer(const settings::TrainOptions& options, const FlatParameters
     update.bf16_copy = parameters.bf16_values_of(common);
     if (ema != nullptr) update.average = common.of(ema->values());
     const double weight_decay = span.kind.weight_decay.value_or(options.weight_decay);
-    parts_.push_back(
+    spans_.push_back(
         {common, span.kind.learning_rate_factor, update, rule_of(common, weight_decay)});
   }
 }
@@ -261,8 +261,8 @@ const char* Optimizer::name() const {
 }
 
 void Optimizer::restored(std::int64_t steps) {
-  for (const UpdatePart& part : parts_) {
-    const auto* adam = std::get_if<kernels::AdamRule>(&part.rule);
+  for (const UpdateSpan& span : spans_) {
+    const auto* adam = std::get_if<kernels::AdamRule>(&span.rule);
     if (adam != nullptr) adam->steps.fill_(static_cast<double>(steps));
   }
 }
@@ -278,41 +278,41 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
     update_by_libtorch(rates, check);
     return true;
   }
-  const comm::GradientSum sum = averager.sum();
+  const comm::DeferredSum sum = averager.deferred_sum();
   // Another pass over the gradients is negligible compared with communication.
-  if (!averager.adds_up_late() && !sum.is_finite()) return false;
+  if (!averager.defers_sum() && !sum.is_finite()) return false;
   bool finite = true;
-  for (const UpdatePart& part : parts_) {
-    const std::int64_t first = part.slice.begin - slice_.begin;
-    finite = update_on_host(update_of(part, rates), part.rule, sum, first) && finite;
+  for (const UpdateSpan& span : spans_) {
+    const std::int64_t first = span.slice.begin - slice_.begin;
+    finite = update_on_host(update_of(span, rates), span.rule, sum, first) && finite;
   }
   if (ema_ != nullptr) ema_->update_buffers(rates.select(0, 1));
   return finite;
 }
 
-/// Returns the update of a part with the step's rates filled in.
-kernels::WeightUpdate Optimizer::update_of(const UpdatePart& part, const at::Tensor& rates) const {
-  kernels::WeightUpdate update = part.update;
+/// Returns the update of a span with the step's rates filled in.
+kernels::WeightUpdate Optimizer::update_of(const UpdateSpan& span, const at::Tensor& rates) const {
+  kernels::WeightUpdate update = span.update;
   update.learning_rate = rates.select(0, 0);
-  if (part.learning_rate_factor != 1) {
-    update.learning_rate = update.learning_rate * part.learning_rate_factor;
+  if (span.learning_rate_factor != 1) {
+    update.learning_rate = update.learning_rate * span.learning_rate_factor;
   }
   if (ema_ != nullptr) update.average_weight = rates.select(0, 1);
   return update;
 }
 
 void Optimizer::update_by_kernel(const at::Tensor& rates, const at::Tensor& check) {
-  for (const UpdatePart& part : parts_) {
-    kernels::WeightUpdate update = update_of(part, rates);
+  for (const UpdateSpan& span : spans_) {
+    kernels::WeightUpdate update = update_of(span, rates);
     update.check = check;
-    kernels::update_weights(update, part.rule);
+    kernels::update_weights(update, span.rule);
   }
   if (ema_ != nullptr) ema_->update_buffers(rates.select(0, 1));
 }
 
 void Optimizer::step(const at::Tensor& rates) {
-  for (const UpdatePart& part : parts_)
-    kernels::update_by_libtorch(update_of(part, rates), part.rule);
+  for (const UpdateSpan& span : spans_)
+    kernels::update_by_libtorch(update_of(span, rates), span.rule);
 }
 
 void Optimizer::update_by_libtorch(const at::Tensor& rates, const at::Tensor& check) {
@@ -339,7 +339,7 @@ bool Optimizer::clip_gradients(const at::Tensor& check) {
 }
 
 bool update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
-                    const comm::GradientSum& gradients, std::int64_t first) {
+                    const comm::DeferredSum& gradients, std::int64_t first) {
   const double learning_rate = update.learning_rate.item<double>();
   const auto update_by = [&](const auto& chosen) {
     return update_all(update, step_by(chosen, learning_rate), gradients, first);

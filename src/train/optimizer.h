@@ -87,8 +87,10 @@ class Optimizer {
   Optimizer(const settings::TrainOptions& options, const FlatParameters& parameters,
             std::optional<comm::Slice> slice = {}, EmaModel* ema = nullptr);
 
-  /// Returns whether `update` expects summed gradients; otherwise it sums them itself.
-  bool takes_sums() const { return clips() || !parameters_.values().is_cpu() || has_gpu_kernel(); }
+  /// Returns whether `update` needs complete sums of gradients; otherwise it computes them itself.
+  bool needs_complete_sum() const {
+    return clips() || !parameters_.values().is_cpu() || has_gpu_kernel();
+  }
   /// Returns whether `update` clips, which needs the full gradients on every rank.
   bool clips() const { return options_.max_gradient_norm.has_value(); }
   /// Takes one step. `rates`: the first members of StepRates in order, on the parameters' device,
@@ -99,8 +101,8 @@ class Optimizer {
   /// Takes one step with LibTorch's fused kernels; updates only weights and state. `rates`: as
   /// above.
   void step(const at::Tensor& rates);
-  /// Returns the rule of the first part of the slice.
-  const kernels::UpdateRule& rule() const { return parts_.front().rule; }
+  /// Returns the rule of the first span of the slice.
+  const kernels::UpdateRule& rule() const { return spans_.front().rule; }
   /// Returns the optimizer's name as in the config.
   const char* name() const;
   /// Returns the tensors that a checkpoint must contain besides the weights.
@@ -109,8 +111,8 @@ class Optimizer {
   void restored(std::int64_t steps);
 
  private:
-  /// A part of the slice whose weights share their update settings.
-  struct UpdatePart {
+  /// Consecutive weights of the slice that share their update settings.
+  struct UpdateSpan {
     comm::Slice slice;  // of all values
     double learning_rate_factor;
     kernels::WeightUpdate update;  // its tensors
@@ -119,7 +121,7 @@ class Optimizer {
 
   kernels::UpdateRule rule_of(comm::Slice slice, double weight_decay) const;
   bool has_gpu_kernel() const { return kernels::are_used(parameters_.values().device()); }
-  kernels::WeightUpdate update_of(const UpdatePart& part, const at::Tensor& rates) const;
+  kernels::WeightUpdate update_of(const UpdateSpan& span, const at::Tensor& rates) const;
   void update_by_kernel(const at::Tensor& rates, const at::Tensor& check);
   void update_by_libtorch(const at::Tensor& rates, const at::Tensor& check);
   bool clip_gradients(const at::Tensor& check);
@@ -129,7 +131,7 @@ class Optimizer {
   comm::Slice slice_;
   EmaModel* ema_;  // null without `ema`
   std::vector<OptimizerTensor> state_;
-  std::vector<UpdatePart> parts_;
+  std::vector<UpdateSpan> spans_;
 };
 
 /// Takes an optimizer step on a CPU in one pass over memory: sums `gradients` and updates weights,
@@ -140,6 +142,6 @@ class Optimizer {
 /// while they are in the cache.
 [[nodiscard]] bool update_on_host(const kernels::WeightUpdate& update,
                                   const kernels::UpdateRule& rule,
-                                  const comm::GradientSum& gradients, std::int64_t first = 0);
+                                  const comm::DeferredSum& gradients, std::int64_t first = 0);
 
 }  // namespace mnist_train::train

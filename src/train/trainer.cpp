@@ -56,11 +56,11 @@ bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setu
 
 /// Returns how this rank's gradients are summed. With one shard per rank and step, bf16 gradients
 /// may remain bf16 until the reduction. Collective.
-GradientParts gradient_parts(const settings::TrainOptions& options, const BatchPartition& partition,
-                             const comm::Communicator& communicator, at::Device device) {
+ShardLayout shard_layout(const settings::TrainOptions& options, const BatchPartition& partition,
+                         const comm::Communicator& communicator, at::Device device) {
   const bool one_part =
       partition.shards() == communicator.world_size() && options.gradient_accumulation_steps == 1;
-  const bool late = comm::adds_up_late(options, communicator, device);
+  const bool late = comm::defers_sum(options, communicator, device);
   return {comm::SummationTree(partition.begins()), communicator.rank(), late && one_part};
 }
 
@@ -80,7 +80,7 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
           *model_,
           StepLog::kScalars + partition_->statistics() +
               (options.shards ? ShardBuffers::elements(*model_) : 0),
-          bf16_copy_.get(), gradient_parts(options, *partition_, communicator, device_),
+          bf16_copy_.get(), shard_layout(options, *partition_, communicator, device_),
           settings::parameter_settings(options.parameters, model_->named_parameters().keys(),
                                        model_->frozen_parameters())),
       averager_(comm::make_gradient_averager(

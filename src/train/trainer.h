@@ -78,7 +78,7 @@ class Trainer {
   void broadcast_buffers();
   /// Gathers the last step's averaged gradients on every rank. Collective.
   void all_gather_gradients() {
-    averager_->add_up();
+    averager_->complete_sum();
     averager_->all_gather();
   }
 

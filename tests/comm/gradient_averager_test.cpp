@@ -86,7 +86,7 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
     averager->backward(loss / static_cast<double>(batch_size), /*gradient=*/{}, /*last=*/true);
     subject.parameters.collect_gradients();
     averager->average();
-    averager->add_up();
+    averager->complete_sum();
     averager->all_gather();
     results.push_back(at::cat({subject.parameters.gradients(), subject.parameters.statistics()}));
   }
@@ -116,7 +116,7 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
   const auto computing = tiny_model(1);
   computing->to(at::kBFloat16);
   const TrainOptions options = with_strategy(strategy);
-  const bool late = adds_up_late(options, communicator, at::kCPU);
+  const bool late = defers_sum(options, communicator, at::kCPU);
   train::FlatParameters parameters(
       *master, 1, computing.get(),
       {SummationTree::of_ranks(communicator.world_size()), communicator.rank(), late});
@@ -125,10 +125,10 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
   averager->begin();
   backward_in_bf16(*computing, *averager, parameters, communicator.rank(), /*last=*/true);
   averager->average();
-  const GradientSum sum = averager->sum();
-  averager->add_up();
-  averager->add_up();  // which a second time changes nothing
-  const GradientSum afterwards = averager->sum();
+  const DeferredSum sum = averager->deferred_sum();
+  averager->complete_sum();
+  averager->complete_sum();  // which a second time changes nothing
+  const DeferredSum afterwards = averager->deferred_sum();
   averager->all_gather();
   return {sum.rows.size(), sum.rows.front().bf16.defined(), afterwards.rows.size(),
           parameters.gradients().clone()};
@@ -218,7 +218,7 @@ TEST_CASE("ranks that share memory sum small tensors in the order of the ranks")
 TEST_CASE("rows are not added up late if one of the ranks has a GPU, and no rank waits") {
   const auto late = results_of_ranks(2, [](const Communicator& communicator) -> int {
     const at::Device device = communicator.rank() == 0 ? at::kCUDA : at::kCPU;
-    const bool adds_late = adds_up_late({}, communicator, device);
+    const bool adds_late = defers_sum({}, communicator, device);
     (void)communicator.sum_over_ranks(
         1);  // hangs if the ranks took part in different numbers of collectives
     return adds_late;
@@ -284,7 +284,7 @@ TEST_CASE("ranks that share weights see the updates of all") {
       const at::Tensor view = weights.narrow(0, 0, count);  // views go along
       averager->move_to_shared_memory({weights});
       averager->average();
-      averager->add_up();
+      averager->complete_sum();
       const Slice slice = averager->owned_slice();
       slice.of(view).sub_(slice.of(flat));
       averager->end_update(/*finite=*/true);
@@ -383,7 +383,7 @@ at::Tensor summed(const std::vector<at::Tensor>& shards, int ranks) {
                  rows.begin() + static_cast<std::ptrdiff_t>(tree.rows_of_rank()));
   }
   if (tree.over_ranks().empty()) return given.front();
-  add_up(given, tree.over_ranks(), given[1]);  // as on a rank whose row is not the first
+  add_rows(given, tree.over_ranks(), given[1]);  // as on a rank whose row is not the first
   return given[1];
 }
 

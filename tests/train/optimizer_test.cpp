@@ -146,9 +146,9 @@ at::Tensor in_f32(const comm::GradientRow& row) {
   return row.bf16.defined() ? at::cat({row.bf16.to(at::kFloat), row.f32}) : row.f32;
 }
 
-comm::GradientSum drawn_gradients(std::size_t rows, std::int64_t count, std::int64_t bf16,
+comm::DeferredSum drawn_gradients(std::size_t rows, std::int64_t count, std::int64_t bf16,
                                   int step) {
-  comm::GradientSum sum;
+  comm::DeferredSum sum;
   for (std::size_t i = 0; i < rows; ++i) {
     sum.rows.push_back(row(gradients_of(step + 3 * static_cast<int>(i), count), bf16));
   }
@@ -181,7 +181,7 @@ struct UpdateSubject {
   }
 };
 
-void take_step_by_libtorch(UpdateSubject& subject, const comm::GradientSum& sum) {
+void take_step_by_libtorch(UpdateSubject& subject, const comm::DeferredSum& sum) {
   const kernels::WeightUpdate update = subject.update();
   at::Tensor gradients = subject.slice.of(subject.parameters.gradients());
   std::vector<at::Tensor> rows;
@@ -207,7 +207,7 @@ TEST_CASE("one pass takes the step that LibTorch's operations take") {
       UpdateSubject own(options, slice, bf16);
       Agreement agreement;
       for (int step = 0; step < 4; ++step) {
-        const comm::GradientSum sum = drawn_gradients(rows, slice.size, bf16, step);
+        const comm::DeferredSum sum = drawn_gradients(rows, slice.size, bf16, step);
         CHECK(update_on_host(own.update(), own.optimizer.rule(), sum));
         take_step_by_libtorch(expected, sum);
       }
@@ -249,7 +249,7 @@ TEST_CASE("the bf16 copy is rounded as LibTorch rounds, infinity and NaN include
   update.learning_rate = at::scalar_tensor(0.0, at::kDouble);
   update.bf16_copy = at::zeros({update.values.numel()}, at::kBFloat16);
   const at::Tensor expected = update.values.to(at::kBFloat16);
-  comm::GradientSum none;
+  comm::DeferredSum none;
   none.rows.push_back(row(at::zeros({update.values.numel()}), 0));
   CHECK_FALSE(update_on_host(update, kernels::SgdRule{}, none));  // there is a NaN
   CHECK(at::allclose(update.bf16_copy.to(at::kFloat), expected.to(at::kFloat), 0, 0,
@@ -261,7 +261,7 @@ bool is_finite_with(const TrainOptions& options, std::size_t rows, std::int64_t 
                     std::int64_t at, float broken) {
   const std::int64_t all = FlatParameters(*tiny_model(1), 0).values().numel();
   UpdateSubject subject(options, {0, all}, 0);
-  const comm::GradientSum sum = drawn_gradients(rows, all, bf16, 0);
+  const comm::DeferredSum sum = drawn_gradients(rows, all, bf16, 0);
   const comm::GradientRow& last = sum.rows.back();
   (at < bf16 ? last.bf16[at] : last.f32[at - bf16]).fill_(broken);
   return update_on_host(subject.update(), subject.optimizer.rule(), sum);
