@@ -327,14 +327,21 @@ class Gather {
     const std::int64_t pair_size =
         kPanelPair * view_.panel_rows * view_.positions * kDepth<Element>;
     const std::int64_t pairs = ceil_divide(view_.panels, kPanelPair);
+    // If all inputs fit into the cache, they stay there instead, and panels are read once.
+    const std::int64_t in_bytes = operands.blocks * view_.in.block_size<Element>() *
+                                  static_cast<std::int64_t>(sizeof(Element));
+    const std::int64_t step = in_bytes <= kBandBytes / 2 ? kPanelPair : kPanelsAtOnce;
     parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t last = std::min(end * kPanelPair, view_.panels);
       for (std::int64_t at = begin * kPanelPair; at < last; at += kPanelsAtOnce) {
         const PackedPanels<Element> panels{operands.packed + begin * pair_size, at,
                                            std::min(at + kPanelsAtOnce, last), in_place};
         kernels_.pack(view_, operands, panels);
-        for (std::int64_t block = 0; block < operands.blocks; ++block) {
-          gather(operands, panels, {block, 0, view_.out.height, panels.begin, panels.end});
+        for (std::int64_t panel = at; panel < panels.end; panel += step) {
+          for (std::int64_t block = 0; block < operands.blocks; ++block) {
+            gather(operands, panels,
+                   {block, 0, view_.out.height, panel, std::min(panel + step, panels.end)});
+          }
         }
       }
     });
