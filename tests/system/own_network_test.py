@@ -1,7 +1,7 @@
 """Tests networks that a config defines layer by layer."""
 
 import pytest
-from support import import_torch, mnist_bytes, own_data, printed_json, run, train, write_config, write_idx_folder
+from support import import_torch, mnist_bytes, own_data, printed_json, run, swept, train, write_config, write_idx_folder
 
 torch = import_torch()
 
@@ -56,7 +56,7 @@ def test_dropout_draws_the_same_on_any_number_of_processes(tmp_path):
     assert kept.losses()[0] != pytest.approx(losses[0][0], rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["net", "mlp", "lenet", "resnet18"])
+@pytest.mark.parametrize("name", swept(["net", "mlp", "lenet", "resnet18"], ["net", "resnet18"]))
 def test_a_built_in_network_equals_the_list_that_describe_prints(tmp_path, name):
     config = {"max_steps": 1, "data": {"limit_test": 10}, "batch_size": 16, "model": {"name": name}}
     named = train(tmp_path, config, output="named")
