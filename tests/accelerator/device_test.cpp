@@ -22,7 +22,7 @@ TEST_CASE("peak memory counts touched pages, and never falls") {
 
 TEST_CASE("a CPU has nothing to wait for") { synchronize(at::kCPU); }
 
-TEST_CASE("a wait ends when the device has reached the event") {
+TEST_CASE("a wait ends once the event has completed") {
   const double done_s = monotonic_seconds() + 0.02;
   wait_until([&] { return monotonic_seconds() >= done_s; });
   const double now_s = monotonic_seconds();

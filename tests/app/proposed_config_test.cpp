@@ -24,7 +24,7 @@ PictureFolder photos(std::vector<std::int64_t> class_sizes = {400, 420}) {
   return pictures;
 }
 
-/// Characters of 28 x 28 in gray.
+/// Grayscale characters of 28 x 28.
 PictureFolder digits(std::int64_t of_each) {
   PictureFolder pictures{"/digits", {}, {}, std::vector<std::int64_t>(10, of_each)};
   for (int digit = 0; digit < 10; ++digit) {
@@ -38,7 +38,7 @@ Json proposed(const PictureFolder& pictures) {
   return propose_config(pictures, std::nullopt).config;
 }
 
-/// Checks that a run would take the config and that its network fits the images.
+/// Checks that a run would accept the config and that its network fits the images.
 void check_sound(const PictureFolder& pictures) {
   const ProposedConfig proposal = propose_config(pictures, std::nullopt);
   const std::string text = proposal.config.dump();
@@ -66,14 +66,14 @@ TEST_CASE("photos of several shapes are cropped, mirrored and partly held out") 
   check_sound(photos());
 }
 
-TEST_CASE("unequal classes are weighted, and the balanced accuracy chooses the best epoch") {
+TEST_CASE("imbalanced classes are weighted, and balanced accuracy selects the best epoch") {
   const Json config = proposed(photos({100, 160}));
   CHECK(config.at("class_weights") == "balanced");
   CHECK(config.at("checkpoint") == Json{{"best_by", "balanced_accuracy"}});
   check_sound(photos({100, 160}));
 }
 
-TEST_CASE("gray characters keep their size, are gray and never mirrored") {
+TEST_CASE("grayscale characters keep their size and one channel, and are never mirrored") {
   const Json data = proposed(digits(1000)).at("data");
   CHECK(data.at("size") == 28);
   CHECK(data.at("channels") == 1);
@@ -82,8 +82,7 @@ TEST_CASE("gray characters keep their size, are gray and never mirrored") {
   check_sound(digits(1000));
 }
 
-TEST_CASE(
-    "few pictures are seen more often, in smaller batches, and none is held out to validate") {
+TEST_CASE("fewer pictures mean more epochs, smaller batches and no validation set") {
   const Json few = proposed(digits(10));
   const Json some = proposed(digits(1'000));
   const Json many = proposed(digits(100'000));
@@ -106,7 +105,7 @@ TEST_CASE("pictures of any size get a network that fits them") {
   check_sound(pictures);
 }
 
-TEST_CASE("drawings and long pictures are padded, and pictures of one shape keep it") {
+TEST_CASE("drawings and elongated pictures are padded, and pictures of one shape keep it") {
   PictureFolder pictures = photos();
   pictures.survey.transparent = 0.9;
   CHECK(proposed(pictures).at("data").at("fit") == "pad");
@@ -120,7 +119,8 @@ TEST_CASE("drawings and long pictures are padded, and pictures of one shape keep
   check_sound(pictures);
 }
 
-TEST_CASE("unusable pictures are skipped, a test folder is used, and much data is streamed") {
+TEST_CASE(
+    "unusable pictures are skipped, a test folder is used, and large data sets are streamed") {
   PictureFolder pictures = photos({400'000, 400'000});
   pictures.test = "/photos/test";
   pictures.survey.unusable = {"cats/1.png: byte 0: not a PNG"};
@@ -131,7 +131,7 @@ TEST_CASE("unusable pictures are skipped, a test folder is used, and much data i
   check_sound(pictures);
 }
 
-TEST_CASE("weights make a config that fine-tunes their network") {
+TEST_CASE("given weights, the proposed config fine-tunes their network") {
   PictureFolder pictures = photos();
   pictures.survey.gray = true;
   const Json config =
@@ -147,7 +147,7 @@ TEST_CASE("weights make a config that fine-tunes their network") {
   CHECK(config.at("epochs") < proposed(pictures).at("epochs"));
 }
 
-TEST_CASE("a folder with sets of its own is not taken for classes") {
+TEST_CASE("train, val and test folders are used as sets, not as classes") {
   const testing::TempFolder folder;
   for (const char* name : {"Train/a/1.png", "Train/b/1.png", "Train/b/2.png", "val/a/1.png"}) {
     folder.write(name, testing::png(9, 9));
@@ -161,7 +161,7 @@ TEST_CASE("a folder with sets of its own is not taken for classes") {
   CHECK(open_picture_folder(folder.path()).test == folder.path() / "test");
 }
 
-TEST_CASE("a folder that cannot be trained on is refused with what to do") {
+TEST_CASE("a folder that cannot be trained on is refused with a remedy") {
   const testing::TempFolder folder;
   const auto message = [&](const std::filesystem::path& path) {
     const auto failure = testing::error_of([&] { (void)open_picture_folder(path); });

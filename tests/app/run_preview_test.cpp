@@ -59,16 +59,16 @@ RankPreview of_side(std::int64_t side, std::size_t images) {
   return preview;
 }
 
-TEST_CASE("small images are enlarged, others are not") {
+TEST_CASE("only small images are enlarged") {
   CHECK(comfortable_scale({of_side(28, 128)}) == 4);
   CHECK(comfortable_scale({of_side(32, 64), of_side(32, 65)}) == 3);
   CHECK(comfortable_scale({of_side(96, 4)}) == 1);
   CHECK(comfortable_scale({of_side(244, 32)}) == 1);
-  CHECK(comfortable_scale({of_side(28, 3000)}) == 2);  // else the page would be huge
+  CHECK(comfortable_scale({of_side(28, 3000)}) == 2);  // 4 would make the page huge
   CHECK(comfortable_scale({of_side(28, 60000)}) == 1);
 }
 
-TEST_CASE("classes are listed as the grid is arranged") {
+TEST_CASE("classes are listed in the arrangement of the grid") {
   RankPreview mixed = preview(5, 1, 0);
   mixed.facts[3] = {{"sample", 3}, {"label", 12}, {"class", "Ankle boot"}};
   CHECK(classes_text(mixed) ==
@@ -76,7 +76,7 @@ TEST_CASE("classes are listed as the grid is arranged") {
         "  Ankle boot  3+7\n");
 }
 
-TEST_CASE("a preview survives as text") {
+TEST_CASE("a preview survives a round trip through text") {
   const RankPreview sent = preview(3, 3, -100);
   const RankPreview got = RankPreview::from_text(sent.to_text());
   CHECK(got.planes == sent.planes);

@@ -105,7 +105,7 @@ TEST_CASE("files planted by others are refused and left unchanged") {
   CHECK_NOTHROW(open_private_file(planted, ExitCode::kData));
 }
 
-TEST_CASE("an unsupported sync is not an error, a failed one is") {
+TEST_CASE("an unsupported sync is not an error, but a failed one is") {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
   const UniqueFd ends[] = {UniqueFd(pipe[0]), UniqueFd(pipe[1])};
@@ -118,7 +118,7 @@ TEST_CASE("an unsupported sync is not an error, a failed one is") {
   }
 }
 
-TEST_CASE("a file is mapped and read unchanged, also an empty one") {
+TEST_CASE("files are mapped and read unchanged, including empty ones") {
   const TempFolder folder;
   const fs::path empty = folder.write("empty", "");
   CHECK(MappedFile::open(empty, ExitCode::kData).bytes().empty());
@@ -135,7 +135,7 @@ TEST_CASE("a file is mapped and read unchanged, also an empty one") {
   }));
 }
 
-TEST_CASE("anything but a regular file is refused with its name") {
+TEST_CASE("anything but a regular file is refused, and the error names it") {
   const TempFolder folder;
   const fs::path fifo = folder.path() / "fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
@@ -160,7 +160,7 @@ TEST_CASE("only a regular file is replaced") {
   CHECK(names_in(folder.path()) == std::vector<std::string>{"pipe"});
 }
 
-TEST_CASE("a file above the limit is refused, one of exactly that size is read") {
+TEST_CASE("a file above the size limit is refused, and one of exactly that size is read") {
   const TempFolder folder;
   const fs::path path = folder.write("file", "12345");
   CHECK(read_file(path, 5, ExitCode::kData) == "12345");
@@ -182,7 +182,7 @@ TEST_CASE("an atomic write replaces the file and leaves no temporary file") {
   CHECK(names_in(folder.path()) == std::vector<std::string>{"other", "result.json"});
 }
 
-TEST_CASE("an atomic file is invisible without a commit") {
+TEST_CASE("an atomic file appears only when it is committed") {
   const TempFolder folder;
   const fs::path path = folder.write("result", "old");
   {
@@ -226,7 +226,7 @@ TEST_CASE("a failed rename names the path and cleans up") {
               ExitCode::kRunFailed, "missing folder " + (folder.path() / "no").string());
 }
 
-TEST_CASE("a leftover of a dead process is replaced, a link of that name is not followed") {
+TEST_CASE("a dead process's leftover is replaced, but a link of that name is not followed") {
   const TempFolder folder;
   const fs::path result = folder.path() / "result";
   const fs::path leftover = folder.write("result.partial-" + std::to_string(::getpid()), "left");
@@ -240,13 +240,13 @@ TEST_CASE("a leftover of a dead process is replaced, a link of that name is not 
   CHECK(read(result) == "newer");
 }
 
-TEST_CASE("all bytes reach a slow reader, and none a closed descriptor") {
+TEST_CASE("all bytes reach a slow reader, and a closed descriptor is an error") {
   CHECK_FALSE(write_all(-1, "x", 1));
   CHECK(errno == EBADF);
   CHECK(write_all(-1, "", 0));
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
-  const std::string content(1 << 20, 'z');  // many times what a pipe holds
+  const std::string content(1 << 20, 'z');  // many times a pipe's capacity
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(pipe[0]);
@@ -263,7 +263,7 @@ TEST_CASE("all bytes reach a slow reader, and none a closed descriptor") {
   CHECK(seen == content);
 }
 
-/// A file for locks, once opened already.
+/// A lock file with one descriptor already open.
 struct LockFile {
   UniqueFd open() const {
     return UniqueFd(::open((folder.path() / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -299,8 +299,7 @@ TEST_CASE("querying a lock does not block others") {
   }
 }
 
-TEST_CASE(
-    "files that are given by mistake are known by their first bytes, tables by their extension") {
+TEST_CASE("unsupported files are recognised by their first bytes, and tables by their extension") {
   const TempFolder folder;
   const auto name_of = [&](const std::string& name, const std::string& content) {
     const auto kind = kind_of_file(folder.write(name, content));
@@ -352,7 +351,7 @@ TEST_CASE("a seal detects every changed byte") {
   }
 }
 
-TEST_CASE("the newest whole checkpoint is the last intact one, else the best one") {
+TEST_CASE("the newest intact checkpoint is used, or the best one if none is intact") {
   const TempFolder folder;
   CHECK_FALSE(newest_whole_checkpoint(folder.path()));
   folder.write("step-00000003.safetensors", "damaged, which is long enough for a seal");
@@ -365,7 +364,7 @@ TEST_CASE("the newest whole checkpoint is the last intact one, else the best one
   CHECK(newest_whole_checkpoint(folder.path()) == folder.path() / "best.safetensors");
 }
 
-TEST_CASE("the legacy format of torch.save is recognised with any pickle protocol") {
+TEST_CASE("torch.save's legacy format is recognised in every pickle protocol") {
   const std::string number = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
   CHECK(is_legacy_torch_file(bytes_of("\x80\x02" + number)));
   CHECK(is_legacy_torch_file(bytes_of(std::string("\x80\x04\x95\x0d\0\0\0\0\0\0\0", 11) + number)));

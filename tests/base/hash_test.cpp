@@ -6,13 +6,13 @@
 namespace mnist_train {
 namespace {
 
-TEST_CASE("digests of text and bytes are those of xxh128sum") {
+TEST_CASE("digests of text and bytes match xxh128sum") {
   CHECK(hash_hex("") == "99aa06d3014798d86001c324468d497f");
   CHECK(hash_hex("abc") == "06b05ab6733a618578af5f94892f3950");
   CHECK(hash_hex(std::vector<std::uint8_t>{'a', 'b', 'c'}) == hash_hex("abc"));
 }
 
-TEST_CASE("pieces hash like the whole") {
+TEST_CASE("hashing in pieces gives the digest of the whole") {
   const std::string content = testing::noise(5000);
   for (const std::size_t piece : {1U, 7U, 256U, 1024U, 4999U}) {
     Hasher hasher;

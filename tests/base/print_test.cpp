@@ -19,16 +19,16 @@ namespace {
 namespace fs = std::filesystem;
 using namespace testing;
 
-TEST_CASE("paths in the working directory are relative in commands") {
+TEST_CASE("commands show paths in the working directory as relative") {
   const auto here = std::filesystem::current_path();
   CHECK(path_to_type(here / "runs" / "model.pt") == "runs/model.pt");
   CHECK(path_to_type("/elsewhere/model.pt") == "/elsewhere/model.pt");
 }
 
-TEST_CASE("the command is the program's name if it is in PATH, else its path") {
+TEST_CASE("a program that is not in PATH is typed by its path") {
   const testing::ScopedEnvironment nowhere("PATH", "/nowhere");
   const std::filesystem::path typed = program_to_type();
-  CHECK(typed.filename() == "mnist-train");  // not this program's
+  CHECK(typed.filename() == "mnist-train");  // although the test program has another name
   CHECK(typed.has_parent_path());
 }
 
@@ -39,7 +39,7 @@ TEST_CASE("words are quoted only if a shell would split them") {
   CHECK(shell_word("") == "''");
 }
 
-/// A file that takes the place of the console.
+/// A file in place of the console.
 struct Console {
   TempFolder folder;
   fs::path path = folder.path() / "console";
@@ -54,7 +54,7 @@ struct Console {
   }
 };
 
-TEST_CASE("the console shows messages from its level up, without time") {
+TEST_CASE("the console shows messages at or above its level, without timestamps") {
   for (const auto& [level, shown] : {std::pair{"trace", "t\nd\ni\nw\ne\n"},
                                      {"debug", "d\ni\nw\ne\n"},
                                      {"info", "i\nw\ne\n"},
@@ -72,7 +72,7 @@ TEST_CASE("the console shows messages from its level up, without time") {
   }
 }
 
-TEST_CASE("each line of the console starts with the prefix") {
+TEST_CASE("each console line starts with the prefix") {
   const Console console;
   LogSetup setup = console.setup();
   setup.console_prefix = "rank 1: ";
@@ -81,7 +81,7 @@ TEST_CASE("each line of the console starts with the prefix") {
   CHECK(console.text() == "rank 1: one 2\n");
 }
 
-TEST_CASE("the log file gets lines from debug up, with time and level, appended") {
+TEST_CASE("the log file is appended to, from level debug up, with time and level") {
   const Console console;
   LogSetup setup = console.setup("error");
   setup.file = console.folder.path() / "logs" / "rank-0.log";
@@ -133,15 +133,15 @@ TEST_CASE("control, bidirectional and invisible characters and invalid UTF-8 are
   for (const auto& [text, escaped] : {
            Case{"\x9b"
                 "31m",
-                "\\x9b31m"},  // a control byte of terminals
+                "\\x9b31m"},  // the C1 control CSI as one byte
            Case{"\xc2\x9b"
                 "31m",
-                "\\u009b31m"},  // the same in UTF-8
+                "\\u009b31m"},  // CSI in UTF-8
            Case{"a\u202egpj.exe\u2066", "a\\u202egpj.exe\\u2066"},
            Case{"\u200b\ufeff\u2028", "\\u200b\\ufeff\\u2028"},
            Case{"\xff\xfe", "\\xff\\xfe"},
-           Case{"\xc3", "\\xc3"},                                      // cut
-           Case{"\xc0\x80\xed\xa0\x80", "\\xc0\\x80\\xed\\xa0\\x80"},  // overlong, a surrogate
+           Case{"\xc3", "\\xc3"},                                      // truncated
+           Case{"\xc0\x80\xed\xa0\x80", "\\xc0\\x80\\xed\\xa0\\x80"},  // overlong; a surrogate
            Case{"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},           // beyond Unicode
            Case{"می\u200cخواهم 👩\u200d🔬 ÿ", "می\u200cخواهم 👩\u200d🔬 ÿ"},
        }) {
@@ -158,8 +158,7 @@ TEST_CASE("a block shows the beginning of very long lines") {
   CHECK_THAT(block, EndsWith("… (21808 more bytes)\n  two\n  "));
 }
 
-TEST_CASE(
-    "a log file that cannot be opened, or whose folder cannot be made, is an error with its name") {
+TEST_CASE("an error names a log file that cannot be opened or whose folder cannot be created") {
   const TempFolder folder;
   const fs::path target = folder.write("target", "");
   fs::create_symlink(target, folder.path() / "link");
@@ -192,7 +191,7 @@ TEST_CASE("a closed pipe does not end the process") {
   CHECK(WEXITSTATUS(status) == 0);
 }
 
-TEST_CASE("globs match as Python's fnmatch.fnmatchcase says") {
+TEST_CASE("globs match like Python's fnmatch.fnmatchcase") {
   using Case = std::tuple<const char*, const char*, bool>;  // computed by Python 3.11
   const std::vector<Case> cases{
       {"*", "a.b.c", true},
@@ -225,20 +224,20 @@ TEST_CASE("globs match as Python's fnmatch.fnmatchcase says") {
   }
 }
 
-TEST_CASE("a glob with many stars takes no exponential time") {
+TEST_CASE("a glob with many stars does not take exponential time") {
   std::string pattern;
   for (int i = 0; i < 200; ++i) pattern += "*a";
   CHECK_FALSE(matches_glob(pattern + "b", std::string(5000, 'a')));
 }
 
-TEST_CASE("a long list of names ends with the number of the others") {
+TEST_CASE("a long list of names ends with the number of omitted names") {
   const std::vector<std::string> names{"a", "b", "c"};
   CHECK(first_names(names, 3) == "a, b, c");
   CHECK(first_names(names, 1) == "a and 2 more");
   CHECK(first_names({}, 1).empty());
 }
 
-TEST_CASE("a glob without a match is explained by near modules and names") {
+TEST_CASE("an error about a glob without a match suggests similar names and modules") {
   const std::vector<std::string> names{"conv1.weight",      "layer1.0.conv1.weight",
                                        "layer1.0.bn1.bias", "layer2.0.conv1.weight",
                                        "head.weight",       "head.bias"};
@@ -253,7 +252,7 @@ TEST_CASE("a glob without a match is explained by near modules and names") {
       "\"classifier.*\" matches no parameter; the network has conv1.*, layer1.*, layer2.*, head.*");
 }
 
-TEST_CASE("a swap of neighbours is one edit") {
+TEST_CASE("swapping two adjacent characters is one edit") {
   const auto [left, right, distance] =
       GENERATE(table<const char*, const char*, std::size_t>({{"", "", 0},
                                                              {"", "abc", 3},

@@ -17,7 +17,7 @@ struct Memory {
   Memory() { REQUIRE(SharedBarrier::bytes(kRanks) <= bytes.size()); }
 };
 
-TEST_CASE("after a barrier each rank sees what all wrote before it") {
+TEST_CASE("after a barrier each rank sees everything that the others wrote before it") {
   const auto memory = std::make_unique<Memory>();
   constexpr int kRounds = 300;
   std::array<int, kRanks> written{};  // plain numbers, so that the thread sanitizer watches them
@@ -40,7 +40,7 @@ TEST_CASE("after a barrier each rank sees what all wrote before it") {
   CHECK(right == std::array<bool, kRanks>{true, true, true});
 }
 
-TEST_CASE("a rank that waits learns which ranks are missing, and may give up") {
+TEST_CASE("a waiting rank learns which ranks are missing, and may give up") {
   const auto memory = std::make_unique<Memory>();
   std::vector<int> missing;
   const auto give_up = [&](int rank) {

@@ -36,7 +36,7 @@ TEST_CASE("sizes are rounded up to whole cache lines") {
   CHECK(cache_aligned(65) == 128);
 }
 
-TEST_CASE("a started thread blocks all signals, its starter keeps its mask") {
+TEST_CASE("a started thread blocks all signals, and its starter's mask stays unchanged") {
   sigset_t before;
   REQUIRE(::pthread_sigmask(SIG_SETMASK, nullptr, &before) == 0);
   sigset_t inside;
@@ -50,7 +50,7 @@ TEST_CASE("a started thread blocks all signals, its starter keeps its mask") {
   }
 }
 
-TEST_CASE("a task has the exception of its work, which is waited for") {
+TEST_CASE("a task rethrows its exception, and its destructor waits for the work") {
   auto failed = start_task([] { throw std::runtime_error("reason"); });
   CHECK_THROWS_AS(failed.get(), std::runtime_error);
   std::atomic<bool> is_done{false};
@@ -61,7 +61,7 @@ TEST_CASE("a task has the exception of its work, which is waited for") {
   CHECK(is_done);
 }
 
-TEST_CASE("the state tells running processes from zombies") {
+TEST_CASE("the process state distinguishes running processes from zombies") {
   CHECK(process_state(::getpid()) == 'R');
   CHECK_FALSE(process_is_ending(::getpid()));
   const pid_t pid = ::fork();
@@ -164,7 +164,7 @@ TEST_CASE("the smallest CPU quota limits the usable cores") {
   CHECK(usable_cores(kernel.path()) == 1);
 }
 
-TEST_CASE("a process with an affinity of one CPU has one core") {
+TEST_CASE("a process bound to one CPU has one usable core") {
   cpu_set_t before;
   REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);
   const int all = usable_cores();
@@ -183,7 +183,7 @@ TEST_CASE("a process with an affinity of one CPU has one core") {
   CHECK(bound == 1);
 }
 
-TEST_CASE("memory is limited by the cgroups, without the file cache") {
+TEST_CASE("memory is limited by the cgroups, and file cache counts as available") {
   for (const int version : {1, 2}) {
     INFO("version " << version);
     const Kernel kernel(version);
@@ -206,14 +206,14 @@ TEST_CASE("memory is limited by the cgroups, without the file cache") {
   CHECK(system_memory().available > 0);
 }
 
-TEST_CASE("an out-of-memory kill names the limit, once") {
+TEST_CASE("an out-of-memory kill is reported once, with its limit") {
   for (const int version : {1, 2}) {
     INFO("version " << version);
     const Kernel kernel(version);
     kernel.limit("job", "536870912");
     kernel.limit("job/task", "1073741824");
     MemoryKills kills(kernel.path());
-    kernel.counts("job/task", 0, version == 1 ? 7 : 0);  // room was made without a kill
+    kernel.counts("job/task", 0, version == 1 ? 7 : 0);  // memory was reclaimed without a kill
     CHECK_FALSE(kills.new_kill());
     kernel.counts("job/task", 1, version == 1 ? 7 : 0);
     kernel.counts("job", 1, 2);
@@ -233,11 +233,11 @@ TEST_CASE("a kill without a limit is due to the machine's memory") {
   const Kernel kernel(2);
   MemoryKills kills(kernel.path());
   kernel.write("proc/vmstat", "oom_kill 4\n");
-  CHECK_FALSE(kills.new_kill());  // of another cgroup
+  CHECK_FALSE(kills.new_kill());  // the kill was in another cgroup
   kernel.counts("job/task", 1, 0);
   CHECK_THAT(kills.new_kill().value_or(""), ContainsSubstring("the 8 GiB of this machine"));
 
-  const TempFolder bare;  // the root of version 2 counts nothing
+  const TempFolder bare;  // the root cgroup of version 2 has no counters
   bare.write("proc/meminfo", "MemTotal: 8388608 kB\n");
   MemoryKills of_machine(bare.path());
   CHECK_FALSE(of_machine.new_kill());
@@ -245,7 +245,7 @@ TEST_CASE("a kill without a limit is due to the machine's memory") {
   CHECK(of_machine.new_kill());
 }
 
-TEST_CASE("limits are written in binary units") {
+TEST_CASE("memory sizes are written in binary units") {
   CHECK(memory_text(512) == "512 bytes");
   CHECK(memory_text(1023 * kMiB) == "1023 MiB");
   CHECK(memory_text(1536 * kMiB) == "1.5 GiB");
@@ -271,14 +271,14 @@ TEST_CASE("a library's functions are found by name") {
   CHECK(library.find<void()>("mnist_train_no_such_function") == nullptr);
 }
 
-TEST_CASE("a missing library has no functions, but an error message") {
+TEST_CASE("a missing library has an error message and no functions") {
   const SharedLibrary library("libmnist-train-nowhere.so");
   CHECK_FALSE(library.loaded());
   CHECK_THAT(library.error(), Catch::Matchers::ContainsSubstring("libmnist-train-nowhere.so"));
   CHECK(library.find<void()>("sqrt") == nullptr);
 }
 
-TEST_CASE("programs and modules are found beside the executable") {
+TEST_CASE("programs and modules are found next to the executable") {
   const auto name = std::filesystem::read_symlink("/proc/self/exe").filename();
   CHECK(find_program_file(name.string()) == executable_folder() / name);
   CHECK(find_program_file("mnist-train-nothing").empty());

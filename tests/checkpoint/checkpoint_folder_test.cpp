@@ -16,7 +16,7 @@ TensorFile snapshot_of(const TrainerRig& rig) {
   return snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}});
 }
 
-/// Saves a valid checkpoint that says which step it is of, for each of these steps.
+/// Saves a valid checkpoint for each of these steps; its progress has the step.
 void save(CheckpointFolder& checkpoints, const Steps& steps) {
   static TrainerRig rig(small_run());
   for (const std::int64_t step : steps) {
@@ -28,13 +28,13 @@ void save(CheckpointFolder& checkpoints, const Steps& steps) {
 void damage(const fs::path& path) {
   std::string bytes = read_file(path, 1 << 24, ExitCode::kData);
   bytes[bytes.size() / 2] ^= 1;
-  fs::remove(path);  // not through a link to the same file
+  fs::remove(path);  // keeps a hard link to the file intact
   write_file_atomically(path, bytes, ExitCode::kData);
 }
 
 void cut_short(const fs::path& path) { fs::resize_file(path, fs::file_size(path) / 2); }
 
-TEST_CASE("the checkpoints with the highest steps are kept, whatever their time") {
+TEST_CASE("the checkpoints with the highest step numbers are kept") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path() / "checkpoints", 3);
   save(checkpoints, {5, 10, 99999999, 100000000});
@@ -55,7 +55,7 @@ TEST_CASE("the next save removes the partial file of a killed process") {
         std::vector<std::string>{"notes.txt", "step-00000008.safetensors"});
 }
 
-TEST_CASE("resuming from an earlier step sets later checkpoints and a later best one aside") {
+TEST_CASE("resuming from an earlier step sets aside later checkpoints and a later best one") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 3);
   save(checkpoints, {10, 20, 30});
@@ -81,7 +81,7 @@ TEST_CASE("the best checkpoint outlives its step's file") {
     return checkpoint_progress(read_checkpoint(folder.path() / "best.safetensors"), "best").step;
   };
   CHECK(best_step() == 1);
-  for (int i = 0; i < 2; ++i) {  // marking the best again leaves nothing behind
+  for (int i = 0; i < 2; ++i) {  // marking it again leaves no other files
     CHECK(names_in(folder.path()) == std::vector<std::string>{"best.safetensors",
                                                               "step-00000003.safetensors",
                                                               "step-00000004.safetensors"});
@@ -91,10 +91,10 @@ TEST_CASE("the best checkpoint outlives its step's file") {
   CHECK(names_in(folder.path()).size() == 3);
 }
 
-TEST_CASE("a best checkpoint that cannot be put in place leaves nothing behind") {
+TEST_CASE("a best checkpoint that cannot be put in place leaves no files behind") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 2);
-  CHECK_THAT(error_of([&] { checkpoints.mark_best(9); }),  // was not saved
+  CHECK_THAT(error_of([&] { checkpoints.mark_best(9); }),  // step 9 was not saved
              IsError(ExitCode::kCheckpoint, "best.safetensors"));
   CHECK(names_in(folder.path()).empty());
   save(checkpoints, {1});
@@ -104,7 +104,7 @@ TEST_CASE("a best checkpoint that cannot be put in place leaves nothing behind")
         std::vector<std::string>{"best.safetensors", "step-00000001.safetensors"});
 }
 
-TEST_CASE("a damaged newest checkpoint gives way to the one before") {
+TEST_CASE("if the newest checkpoint is damaged, the one before is used") {
   const SilentLog silent;
   for (const auto& harm : {&damage, &cut_short}) {
     const TempFolder folder;
@@ -121,7 +121,7 @@ TEST_CASE("a damaged newest checkpoint gives way to the one before") {
   }
 }
 
-TEST_CASE("other files are not taken for checkpoints") {
+TEST_CASE("other files are not treated as checkpoints") {
   const TempFolder folder;
   CHECK_FALSE(newest_valid(folder.path() / "absent"));
   CHECK_FALSE(newest_valid(folder.path()));
@@ -142,7 +142,7 @@ TEST_CASE("a checkpoint folder that cannot be read is an error") {
              IsError(ExitCode::kCheckpoint, file.string() + ": cannot be read"));
 }
 
-/// Waits for the thread to fail, as a training loop would meet it.
+/// Repeats `check` until it throws, like a training loop, and returns the failure.
 template <class Function>
 Failure failure_in_time(const Function& check) {
   for (int i = 0; i < 5000; ++i) {
@@ -156,7 +156,7 @@ Failure failure_in_time(const Function& check) {
   return {};
 }
 
-TEST_CASE("a checkpoint holds the moment of its snapshot while training goes on") {
+TEST_CASE("a checkpoint has the state at its snapshot, although training continues") {
   const TempFolder folder;
   TrainerRig rig(small_run());
   rig.run_to(2);
@@ -166,7 +166,7 @@ TEST_CASE("a checkpoint holds the moment of its snapshot while training goes on"
     writer.start(snapshot_of(rig), 2, /*best=*/true);
     rig.run_to(6);
     writer.wait();
-    writer.wait();  // once more does no harm
+    writer.wait();  // a second call is harmless
   }
   CHECK_FALSE(rig.weights().equal(then));
   TrainerRig resumed(small_run());
@@ -178,24 +178,24 @@ TEST_CASE("a checkpoint holds the moment of its snapshot while training goes on"
   CHECK(fs::equivalent(folder.path() / "best.safetensors", found->path));
 }
 
-TEST_CASE("checkpoints in quick succession are all written in order") {
+TEST_CASE("checkpoints in quick succession are all written, in order") {
   const TempFolder folder;
   const TrainerRig rig(small_run());
   {
     CheckpointWriter writer({folder.path(), 3});
     for (std::int64_t step = 1; step <= 5; ++step) writer.start(snapshot_of(rig), step, step == 1);
-  }  // the last one is waited for
+  }  // the destructor waits for the last one
   CHECK(saved_steps(folder.path()) == Steps{3, 4, 5});
   CHECK(fs::exists(folder.path() / "best.safetensors"));
 }
 
-TEST_CASE("the next call throws an error of the thread, once, and the old file survives") {
+TEST_CASE("the next call throws the thread's error, once, and the old file survives") {
   const TempFolder folder;
   const TrainerRig rig(small_run());
   CheckpointWriter writer({folder.path() / "checkpoints", 3});
   writer.start(snapshot_of(rig), 1, false);
   writer.wait();
-  // A folder in the place of the next file: it cannot be renamed over.
+  // A folder in place of the next file makes the rename fail.
   fs::create_directories(folder.path() / "checkpoints" / "step-00000002.safetensors" / "x");
   const auto refused = [&](const auto& ask) {
     writer.start(snapshot_of(rig), 2, false);

@@ -31,7 +31,7 @@ TrainOptions options_with(OptimizerName optimizer, double momentum) {
   return options;
 }
 
-/// A trainer with everything that a state can have: momentum, buffers, an integer buffer.
+/// A trainer with every kind of state: momentum, buffers, an integer buffer.
 TrainerRig fresh(std::int64_t seed = 1) {
   TrainOptions options = small_run();
   options.seed = seed;
@@ -44,7 +44,7 @@ train::Progress timeless(train::Progress progress) {
   return progress;
 }
 
-/// A trainer that keeps an average of the weights, and whose run depends on its evaluations.
+/// A trainer with an EMA model, whose schedule and end depend on evaluations.
 TrainerRig averaging_rig() {
   TrainOptions options = small_run();
   options.ema = {0.75};
@@ -91,7 +91,7 @@ TensorFile without_tensor(TensorFile file, const std::string& name) {
   return file;
 }
 
-TEST_CASE("a run that is resumed at any step ends with the same bits") {
+TEST_CASE("a run resumed at any step ends bit-identical") {
   const auto& [make_rig, last, ended_by] =
       GENERATE(table<TrainerRig (*)(), std::int64_t, const char*>(
           {{[] { return fresh(); }, 9, "epochs"}, {averaging_rig, 15, "early_stopping"}}));
@@ -103,7 +103,7 @@ TEST_CASE("a run that is resumed at any step ends with the same bits") {
     TrainerRig first = make_rig();
     first.run_to(step);
     TrainerRig second = make_rig();
-    second.run_to(2);  // what it did before must not show
+    second.run_to(2);  // must not affect the restored state
     restore(second.trainer, through_file(snapshot(first.trainer, kFacts)), "file");
     INFO("resumed at step " << step);
     REQUIRE(same_state(first, second));
@@ -112,10 +112,10 @@ TEST_CASE("a run that is resumed at any step ends with the same bits") {
   }
 }
 
-TEST_CASE("the facts of the run come back") {
+TEST_CASE("the facts of the run survive a round trip") {
   TrainerRig rig = fresh();
   RunFacts written = kFacts;
-  written.class_names = {"cat", "dog"};  // which only some data sets have
+  written.class_names = {"cat", "dog"};  // only some data sets have names
   const TensorFile file = through_file(snapshot(rig.trainer, written));
   const auto all = [](const RunFacts& of) {
     return std::tie(of.config, of.data_hash, of.world_size, of.metrics_bytes, of.event_bytes,
@@ -126,7 +126,7 @@ TEST_CASE("the facts of the run come back") {
   CHECK(is_checkpoint(file));
 }
 
-TEST_CASE("the tensors have PyTorch's names and shapes, for others to read") {
+TEST_CASE("tensors have PyTorch's names and shapes, so other programs can read them") {
   TrainerRig rig = fresh();
   const TensorFile file = snapshot(rig.trainer, kFacts);
   CHECK(file.tensors.size() == 9 + 6);
@@ -140,7 +140,7 @@ TEST_CASE("the tensors have PyTorch's names and shapes, for others to read") {
   CHECK(weights.front().first == "conv.weight");
 }
 
-TEST_CASE("every tensor and every fact missing from a checkpoint is noticed") {
+TEST_CASE("every tensor and every fact missing from a checkpoint is detected") {
   TrainerRig rig = fresh();
   rig.run_to(4);
   const TensorFile whole = snapshot(rig.trainer, kFacts);
@@ -271,7 +271,7 @@ TEST_CASE("the state of another optimizer is refused, even if its tensors have t
   }
 }
 
-TEST_CASE("a file without a seal is not a checkpoint, whatever it says") {
+TEST_CASE("a file without a seal or state is not a checkpoint") {
   const TempFolder folder;
   TrainerRig rig = fresh();
   const fs::path path = folder.path() / "unsealed";
@@ -310,7 +310,7 @@ train::Progress through_text(const train::Progress& progress) {
   return progress_from_json(nlohmann::json::parse(progress_to_json(progress).dump()));
 }
 
-TEST_CASE("progress survives JSON text bit by bit") {
+TEST_CASE("progress survives a round trip through JSON bit for bit") {
   train::Progress progress;
   CHECK(same_progress(through_text(progress), progress));
   progress.epoch = 3;
@@ -338,7 +338,7 @@ void check_refused(const nlohmann::json& json) {
   CHECK_THROWS_AS(progress_from_json(json), nlohmann::json::exception);
 }
 
-TEST_CASE("a missing or broken member of the progress is refused") {
+TEST_CASE("progress with a missing or invalid member is refused") {
   const nlohmann::json whole = progress_to_json({});
   CHECK(whole.size() == 15);
   for (const auto& [name, value] : whole.items()) {
@@ -361,7 +361,7 @@ TEST_CASE("a missing or broken member of the progress is refused") {
   }
 }
 
-TEST_CASE("each member of the progress is read") {
+TEST_CASE("every member of the progress is read") {
   const nlohmann::json whole = progress_to_json({}).flatten();
   for (const auto& [path, value] : whole.items()) {
     INFO(path);

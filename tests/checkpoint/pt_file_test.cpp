@@ -22,11 +22,10 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using namespace testing;
 
-/// Pieces of pickles, to put together good and hostile ones. The names are those of Python's
-/// pickletools.
+/// Building blocks of valid and hostile pickles, with Python's pickletools' names of opcodes.
 namespace pickles {
 
-/// What PyTorch 2.11 under Python 3.11 writes for the state_dict of `Sequential(a=Linear(2, 3))`:
+/// PyTorch 2.11's pickle, under Python 3.11, for the state_dict of `Sequential(a=Linear(2, 3))`:
 /// an OrderedDict with attributes, "a.weight" [3,2] in storage 0 and "a.bias" [3] in storage 1.
 const std::string kFromPython = [] {
   constexpr char kBytes[] =
@@ -69,7 +68,7 @@ std::string tuple(const std::string& items) { return "(" + items + "t"; }
 const std::string kOrdered = global("collections", "OrderedDict");
 const std::string kRebuild = global("torch._utils", "_rebuild_tensor_v2");
 
-/// The persistent id of a storage, and what refers to it.
+/// The persistent id of a storage, and the opcode that loads it.
 std::string storage(const std::string& record, const std::string& type = "FloatStorage") {
   return tuple(text("storage") + global("torch", type) + text(record) + text("cpu") + "K\x06") +
          "Q";
@@ -85,14 +84,14 @@ std::string tensor(const std::string& storage, std::int64_t offset, const std::s
 std::string small_tensor() {
   return tensor(storage("0"), 0, integer(2) + integer(3), integer(3) + integer(1));
 }
-/// A whole pickle of a dict with these keys and values.
+/// A complete pickle of a dict with these keys and values.
 std::string dict(const std::string& items) { return "\x80\x02}(" + items + "u."; }
 
 }  // namespace pickles
 
 using namespace pickles;
 
-/// An archive as `torch.save` lays it out.
+/// An archive in the layout of `torch.save`.
 struct Archive {
   std::string pickle;
   std::vector<std::pair<std::string, std::string>> storages;  // record, bytes
@@ -118,7 +117,7 @@ Failure reading(const fs::path& path) {
   return error_of([&] { read_pt(path); });
 }
 
-TEST_CASE("weights come back as they were") {
+TEST_CASE("weights survive a round trip") {
   const TempFolder folder;
   const NamedTensors written{{"conv1.weight", at::randn({20, 1, 5, 5})},
                              {"half", at::randn({3}).to(at::kBFloat16)},
@@ -131,7 +130,7 @@ TEST_CASE("weights come back as they were") {
   for (std::size_t i = 0; i < read.size(); ++i) {
     CHECK(read[i].first == written[i].first);
     CHECK(read[i].second.scalar_type() == written[i].second.scalar_type());
-    CHECK(read[i].second.equal(written[i].second));  // sizes, too
+    CHECK(read[i].second.equal(written[i].second));  // compares sizes, too
   }
 }
 
@@ -153,7 +152,7 @@ TEST_CASE("views of one storage are read as separate tensors, even if they repea
   CHECK(weights[2].second.equal(at::tensor({2.0F, 3.0F}).unsqueeze(1).expand({2, 512})));
 }
 
-TEST_CASE("a file that was cut off anywhere is refused") {
+TEST_CASE("a .pt file truncated at any byte is refused") {
   const TempFolder folder;
   const fs::path path = folder.path() / "model.pt";
   write_pt(path, {{"w", at::randn({4, 4})}, {"b", at::randn({4})}});
@@ -164,7 +163,7 @@ TEST_CASE("a file that was cut off anywhere is refused") {
   }
 }
 
-TEST_CASE("a file with any flipped bit is read or refused, without a crash") {
+TEST_CASE("a file with any flipped bit is either read or refused, without a crash") {
   const TempFolder folder;
   const fs::path path = folder.path() / "model.pt";
   write_pt(path, {{"w", at::randn({2, 2})}});
@@ -179,7 +178,7 @@ TEST_CASE("a file with any flipped bit is read or refused, without a crash") {
   CHECK(read_pt(path).tensors.size() == 1);
 }
 
-TEST_CASE("a changed bit of a tensor is noticed") {
+TEST_CASE("a flipped bit of a tensor is detected") {
   const TempFolder folder;
   const fs::path path = folder.path() / "model.pt";
   write_pt(path, {{"w", at::zeros({64})}});
@@ -222,7 +221,7 @@ TEST_CASE("inconsistent archives are refused with the reason") {
   }
 }
 
-TEST_CASE("a full disk is an error that names the file, at any byte") {
+TEST_CASE("wherever the disk runs full, the error names the file") {
   const NamedTensors weights{{"w", at::randn({300, 100})}, {"b", at::randn({100})}};
   const TempFolder folder;
   const fs::path path = folder.path() / "model.pt";
@@ -238,16 +237,16 @@ TEST_CASE("a full disk is an error that names the file, at any byte") {
   }
 }
 
-TEST_CASE("a small file cannot unfold to much memory") {
+TEST_CASE("a small file cannot expand to much memory") {
   constexpr std::int64_t kElements = 1 << 20;
   const TempFolder folder;
   const std::string value = tensor(storage("0"), 0, integer(kElements), integer(1));
   std::string items;
   for (int i = 0; i < 2000; ++i) items += text("w" + std::to_string(i)) + value;
   const std::vector<Archive> bombs{
-      // One storage of 4 MiB, 2,000 times.
+      // 2,000 tensors in one storage of 4 MiB.
       {dict(items), {{"0", std::string(kElements * 4, '\0')}}},
-      // 256 MiB of zeros, compressed to less than one.
+      // 256 MiB of zeros, compressed to less than 1 MiB.
       {dict(text("w") + value), {{"0", std::string(256 << 20, '\0')}}, true},
   };
   for (const Archive& bomb : bombs) {
@@ -259,7 +258,7 @@ TEST_CASE("a small file cannot unfold to much memory") {
   }
 }
 
-/// The reason why a pickle is refused, or an entry of its state_dict; nothing if all are read.
+/// The reason why a pickle or an entry of its state_dict is refused; nullopt if all are read.
 std::optional<std::string> refusal(std::string_view pickle) {
   try {
     for (const auto& [name, tensor] : unpickle_state_dict(pickle)) {
@@ -271,7 +270,7 @@ std::optional<std::string> refusal(std::string_view pickle) {
   }
 }
 
-/// Pickles that are refused for a reason.
+/// Pickles that are all refused for the same reason.
 struct Hostile {
   const char* reason;
   std::vector<std::string> pickles;
@@ -333,7 +332,7 @@ TEST_CASE("plain dicts and every storage type are read") {
   CHECK(unpickle_state_dict("\x80\x02}" + text("w") + small_tensor() + "s.").size() == 1);
 }
 
-TEST_CASE("a scalar needs one element, a tensor without elements none") {
+TEST_CASE("a scalar requires one element, and an empty tensor none") {
   const auto required = [](const std::string& value) {
     return unpickle_state_dict(dict(text("w") + value))[0].second.required_elements();
   };
@@ -341,7 +340,7 @@ TEST_CASE("a scalar needs one element, a tensor without elements none") {
   CHECK(required(tensor(storage("0"), 9, integer(0) + integer(5), integer(5) + integer(1))) == 0);
 }
 
-TEST_CASE("a pickle that was cut off at any byte is refused") {
+TEST_CASE("a pickle truncated at any byte is refused") {
   for (const std::string& whole : {kFromPython, dict(text("w") + small_tensor())}) {
     CHECK_FALSE(refusal(whole));
     for (std::size_t size = 0; size < whole.size(); ++size) {
@@ -351,7 +350,7 @@ TEST_CASE("a pickle that was cut off at any byte is refused") {
   }
 }
 
-TEST_CASE("a pickle with any byte changed is read or refused, without a crash") {
+TEST_CASE("a pickle with any byte changed is either read or refused, without a crash") {
   std::string pickle = kFromPython;
   int refused = 0;
   for (char& byte : pickle) {
@@ -362,10 +361,10 @@ TEST_CASE("a pickle with any byte changed is read or refused, without a crash") 
     }
     byte = good;
   }
-  CHECK(refused > 50000);  // of 79,616
+  CHECK(refused > 50000);  // of 79,616 variants
 }
 
-TEST_CASE("a small file cannot unfold to much memory or take long") {
+TEST_CASE("a small pickle can neither expand to much memory nor take long") {
   constexpr std::size_t kMany = 1 << 20;
   const std::string long_text(1 << 20, 'x');
   const std::string long_name = long_text.substr(0, 100000);
@@ -373,7 +372,7 @@ TEST_CASE("a small file cannot unfold to much memory or take long") {
   const std::string recall = "h\x01";
   const std::string drop = "0";
   std::string doubling = "\x80\x02)q" + std::string(1, '\0');
-  for (int i = 0; i < 60; ++i) {  // each tuple holds the one before twice
+  for (int i = 0; i < 60; ++i) {  // each tuple contains the previous one twice
     doubling += std::string("h") + static_cast<char>(i) + "h" + static_cast<char>(i) + "\x86q" +
                 static_cast<char>(i + 1);
   }
@@ -427,14 +426,14 @@ TEST_CASE("a small file cannot unfold to much memory or take long") {
   }
 }
 
-TEST_CASE("a dict that two keys refer to is found under both, with what is added later") {
+TEST_CASE("a dict that two keys share is not ambiguous, and items added later are read") {
   const std::string pickle = "\x80\x02}(" + text("ema") + std::string("}q\x07", 3) +
                              text("state_dict") + std::string("h\x07", 2) + "u0h\x07(" + text("w") +
                              small_tensor() + "u.";
   CHECK(unpickle_state_dict(pickle).size() == 1);
 }
 
-TEST_CASE("whatever else a training script saves is skipped") {
+TEST_CASE("other objects that training scripts save are skipped") {
   const std::string command = global("os", "system") + tuple(text("touch /tmp/x"));
   const std::string eight = little_endian(3, 8) + "abc";
   const std::vector<std::pair<const char*, std::string>> others{
@@ -529,7 +528,7 @@ TEST_CASE("malformed pickles are refused with the reason") {
   });
 }
 
-TEST_CASE("a whole model, and tensors elsewhere, are refused with the line that saves them") {
+TEST_CASE("whole models and unknown keys are refused with the line that converts them") {
   const std::string module = global("__main__", "Net") + ")\x81}(" + text("training") + "\x88" +
                              text("_modules") + kOrdered + ")Rub";
   const std::string weights = "}" + text("w") + small_tensor() + "s";
@@ -547,7 +546,7 @@ TEST_CASE("a whole model, and tensors elsewhere, are refused with the line that 
   });
 }
 
-TEST_CASE("tensors that cannot be read are named with the reason") {
+TEST_CASE("for a tensor that cannot be read, the error has its name and the reason") {
   const auto as_w = [](std::vector<std::string> values) {
     for (std::string& value : values)
       value = dict(text("w") + value + text("good") + small_tensor());
@@ -581,7 +580,7 @@ TEST_CASE("tensors that cannot be read are named with the reason") {
   });
 }
 
-TEST_CASE("of a key that is given twice the last value counts") {
+TEST_CASE("if a key appears twice, the last value counts") {
   const std::string other = tensor(storage("9"), 0, integer(4), integer(1));
   const auto entries = unpickle_state_dict(
       dict(text("w") + small_tensor() + text("v") + small_tensor() + text("w") + other));

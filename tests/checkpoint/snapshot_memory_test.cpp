@@ -13,10 +13,10 @@ namespace {
 
 using namespace testing;
 
-/// Returns an empty file in memory, as the launcher makes it.
+/// Returns an empty in-memory file, like the launcher's.
 UniqueFd memory_file() { return UniqueFd(::memfd_create("snapshots", MFD_CLOEXEC)); }
 
-TEST_CASE("the next attempt restores the trainer of the snapshot") {
+TEST_CASE("the next attempt restores the trainer from the snapshot") {
   const UniqueFd file = memory_file();
   TrainerRig before(small_run(), one_rank(), tiny_model(1, true));
   before.run_to(4);
@@ -36,7 +36,7 @@ TEST_CASE("the next attempt restores the trainer of the snapshot") {
   CHECK(same_tensors(before, after));
 }
 
-TEST_CASE("the newest two snapshots and the newest checkpointed one are kept") {
+TEST_CASE("the two newest snapshots and the newest checkpointed one are kept") {
   const UniqueFd file = memory_file();
   TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
   SnapshotMemory memory(file.get(), rig.trainer, one_rank());
@@ -72,7 +72,7 @@ TEST_CASE("a snapshot that one rank did not finish is never used and is overwrit
     const at::Tensor weights = rig.weights();
     rig.run_to(5);
     if (communicator.rank() == 1) memory.take(rig.trainer, {rig.trainer.progress()});
-    communicator.barrier();  // rank 0 dies before it takes its part
+    communicator.barrier();  // rank 0 died before it took its part
     TrainerRig after(small_run(), communicator, tiny_model(2, true));
     SnapshotMemory again(file.get(), after.trainer, communicator);
     std::vector<std::vector<std::int64_t>> steps{again.steps()};

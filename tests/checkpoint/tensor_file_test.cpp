@@ -59,7 +59,7 @@ Failure reading_tensors(const fs::path& path, bool require_seal) {
   return error_of([&] { read_safetensors(path, require_seal); });
 }
 
-TEST_CASE("every type, shape and text survives, sealed or not") {
+TEST_CASE("every type, shape and text survives a round trip, sealed or not") {
   const TempFolder folder;
   const TensorFile written = every_type();
   for (const bool seal : {kSealed, kOpen}) {
@@ -70,7 +70,7 @@ TEST_CASE("every type, shape and text survives, sealed or not") {
     for (std::size_t i = 0; i < read.tensors.size(); ++i) {
       CHECK(read.tensors[i].first == written.tensors[i].first);
       CHECK(read.tensors[i].second.scalar_type() == written.tensors[i].second.scalar_type());
-      CHECK(read.tensors[i].second.equal(written.tensors[i].second));  // sizes, too
+      CHECK(read.tensors[i].second.equal(written.tensors[i].second));  // compares sizes, too
     }
     CHECK(read.metadata == written.metadata);
     CHECK(read.find("image")->equal(*written.find("image")));
@@ -112,7 +112,7 @@ TEST_CASE("the file has the layout of the safetensors format") {
   CHECK(third == 3);
 }
 
-TEST_CASE("every flipped bit of a sealed file is noticed") {
+TEST_CASE("every flipped bit of a sealed file is detected") {
   const TempFolder folder;
   const fs::path path = small_sealed_file(folder);
   CHECK(reading_tensors(path, kSealed).message.empty());
@@ -122,7 +122,7 @@ TEST_CASE("every flipped bit of a sealed file is noticed") {
   CHECK(reading_tensors(path, kSealed).message.empty());
 }
 
-TEST_CASE("a sealed file that was cut off at any byte is refused") {
+TEST_CASE("a sealed file truncated at any byte is refused") {
   const TempFolder folder;
   const fs::path path = small_sealed_file(folder);
   for (std::size_t size = fs::file_size(path); size-- > 0;) {
@@ -139,7 +139,7 @@ std::string length_bytes(std::uint64_t length) {
   return bytes;
 }
 
-/// A file as some other program would write it.
+/// A file without a seal, like those of other programs.
 std::string foreign_file(const std::string& header, std::size_t data_bytes) {
   return length_bytes(header.size()) + header + noise(data_bytes);
 }
@@ -160,11 +160,11 @@ Failure reading_bytes(const TempFolder& folder, const std::string& bytes) {
   return reading_tensors(folder.write("changed", bytes), kOpen);
 }
 
-TEST_CASE("a file of another program is read, but not as a sealed one") {
+TEST_CASE("another program's file is read, but not as a sealed one") {
   const TempFolder folder;
   const std::string bytes =
       foreign_file(R"( { "b" : {"shape":[2],"data_offsets":[8,16],"dtype":"I64"... )", 0);
-  CHECK(reading_bytes(folder, bytes).code == ExitCode::kCheckpoint);  // no JSON
+  CHECK(reading_bytes(folder, bytes).code == ExitCode::kCheckpoint);  // not JSON
 
   const fs::path path = folder.write(
       "foreign", foreign_file(R"({"b":{"dtype":"I32","shape":[2],"data_offsets":[4,12]},)"
@@ -220,7 +220,7 @@ TEST_CASE("invalid headers, types and shapes are refused with the reason") {
   });
 }
 
-TEST_CASE("a tensor of a type that is not known is named, and the others are read") {
+TEST_CASE("a tensor of an unknown type is listed, and the others are read") {
   const TempFolder folder;
   const fs::path path = folder.write(
       "foreign", foreign_file(R"({"a":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]},)"
@@ -256,7 +256,7 @@ TEST_CASE("impossible offsets, metadata and seals are refused with the reason") 
   });
 }
 
-TEST_CASE("dimensions whose product overflows are refused, even beside a 0") {
+TEST_CASE("dimensions whose product overflows are refused, even if one is 0") {
   const TempFolder folder;
   constexpr std::size_t kBytes = 65536;
   const std::string large = "65536,65536,65536,65536";
@@ -269,7 +269,7 @@ TEST_CASE("dimensions whose product overflows are refused, even beside a 0") {
   }
 }
 
-TEST_CASE("a header length beyond the file is refused before anything is allocated") {
+TEST_CASE("a header length beyond the file is refused before memory is allocated") {
   const TempFolder folder;
   reset_peak_memory();
   const std::size_t before = peak_memory();

@@ -29,7 +29,7 @@ NamedTensors with_prefix(const std::string& prefix, NamedTensors weights) {
   return weights;
 }
 
-/// The weights with another tensor of ones in place of one.
+/// Returns the weights, with tensor `name` replaced by ones of other sizes.
 NamedTensors resized(NamedTensors weights, const std::string& name,
                      const std::vector<std::int64_t>& sizes) {
   for (auto& [key, tensor] : weights) {
@@ -43,7 +43,7 @@ NamedTensors without(NamedTensors weights, const std::string& name) {
   return weights;
 }
 
-TEST_CASE("a state_dict has parameters and buffers by PyTorch's names, in their order") {
+TEST_CASE("a state_dict has parameters and buffers with PyTorch's names, in its order") {
   const NamedTensors weights = state_dict(*tiny_model(1, /*with_batch_norm=*/true));
   std::vector<std::string> names;
   for (const auto& [name, tensor] : weights) names.push_back(name);
@@ -76,7 +76,7 @@ TEST_CASE("weights are loaded in place into parameters that share one buffer") {
   const train::FlatParameters flat(*model, 0);
   const auto source = tiny_model(2, true);
   NamedTensors weights = state_dict(*source);
-  std::reverse(weights.begin(), weights.end());  // their order does not matter
+  std::reverse(weights.begin(), weights.end());  // the order does not matter
   copy_tensors(model_tensors(*model), weights);
   CHECK(same(state_dict(*model), state_dict(*source)));
   const train::FlatParameters flat_source(*source, 0);
@@ -99,7 +99,7 @@ TEST_CASE("all missing, unexpected and resized tensors are listed") {
   }
 }
 
-TEST_CASE("of many different tensors the first are described and the others counted") {
+TEST_CASE("if many tensors differ, the first are described and the others counted") {
   NamedTensors weights;
   for (int i = 0; i < 44; ++i) weights.emplace_back("extra." + std::to_string(i), at::zeros({i}));
   const std::string text = differences(NamedTensors{}, weights);
@@ -128,7 +128,7 @@ Failure reading_weights(const fs::path& path) {
 
 constexpr network::ImageShape kImages{1, 16, 16, 10};
 
-/// Weights that `tiny_model` with batch norm does not have by itself.
+/// Weights that differ from the initial ones of the models in these tests.
 NamedTensors other_weights() { return state_dict(*tiny_model(2, true)); }
 
 fs::path write(const TempFolder& folder, const NamedTensors& weights) {
@@ -137,7 +137,7 @@ fs::path write(const TempFolder& folder, const NamedTensors& weights) {
   return path;
 }
 
-/// What the model has after a run has started from these weights.
+/// Returns the model's state_dict after a run has started from these weights.
 NamedTensors started(const NamedTensors& file, const std::vector<std::string>& fresh = {}) {
   const TempFolder folder;
   const auto model = tiny_model(1, true);
@@ -145,7 +145,7 @@ NamedTensors started(const NamedTensors& file, const std::vector<std::string>& f
   return state_dict(*model);
 }
 
-/// Loads weights into a model, other than for a new run.
+/// Loads weights into a model, but not to start a run.
 Failure loading(const fs::path& path) {
   return error_of([&] { load_weights(*tiny_model(1, true), {path, {}}, kImages); });
 }
@@ -166,7 +166,7 @@ std::string refusal(const NamedTensors& file, const std::vector<std::string>& fr
   return message;
 }
 
-TEST_CASE("weights are found under the prefixes of wrappers, beside other tensors") {
+TEST_CASE("weights are found under the prefixes of wrappers, among other tensors") {
   for (const std::string prefix :
        {"", "module.", "_orig_mod.", "model.", "module._orig_mod.", "model.module._orig_mod."}) {
     INFO(prefix);
@@ -176,7 +176,7 @@ TEST_CASE("weights are found under the prefixes of wrappers, beside other tensor
     file.emplace_back("loss.weight", at::ones({10}));
     CHECK(same(started(file), other_weights()));
   }
-  // Of two networks in a file the one that the prefixes name.
+  // If a file has two networks, the one with a known prefix is loaded.
   NamedTensors two = with_prefix("ema_model.", state_dict(*tiny_model(3, true)));
   for (auto& item : with_prefix("model.", other_weights())) two.push_back(item);
   CHECK(same(started(two), other_weights()));
@@ -194,13 +194,13 @@ TEST_CASE("weights are found under the prefixes of wrappers, beside other tensor
   CHECK(same(started(mixed), other_weights()));
 }
 
-TEST_CASE("weights without a count of batches have counted none") {
+TEST_CASE("without num_batches_tracked in the file, the count is 0") {
   const NamedTensors loaded = started(without(other_weights(), "norm.num_batches_tracked"));
   CHECK(find_named(loaded, "norm.num_batches_tracked")->item<std::int64_t>() == 0);
   CHECK(find_named(loaded, "fc.bias")->equal(*find_named(other_weights(), "fc.bias")));
 }
 
-TEST_CASE("what new names keeps its initial values, whatever the file has for it") {
+TEST_CASE("tensors listed in `new` keep their initial values, whatever the file has for them") {
   const NamedTensors initial = state_dict(*tiny_model(1, true));
   const NamedTensors file = other_weights();
   const NamedTensors other_head = without(resized(file, "fc.weight", {1000, 512}), "fc.bias");
@@ -225,7 +225,7 @@ TEST_CASE("what new names keeps its initial values, whatever the file has for it
   }
 }
 
-TEST_CASE("new that names nothing is a mistake in the config") {
+TEST_CASE("a glob in `new` that matches nothing is a config error") {
   CHECK(
       refusal(other_weights(), {"haed.*", "fc.*"}) ==
       "/model/weights/new: \"haed.*\" matches no parameter; the network has conv.*, norm.*, fc.*");
@@ -235,7 +235,7 @@ TEST_CASE("new that names nothing is a mistake in the config") {
              ContainsSubstring("the last parameter, fc.bias [10], which does not have 6 outputs"));
 }
 
-TEST_CASE("weights for other classes are refused with the line that starts a new head") {
+TEST_CASE("weights for other classes are refused with the config line for a new head") {
   const NamedTensors file =
       resized(resized(other_weights(), "fc.weight", {1000, 432}), "fc.bias", {1000});
   const std::string head =
@@ -249,7 +249,7 @@ TEST_CASE("weights for other classes are refused with the line that starts a new
   CHECK_THAT(loading(write(folder, file)).message, !ContainsSubstring("new head"));
 }
 
-TEST_CASE("weights of another built-in network are refused with its name") {
+TEST_CASE("weights of another built-in network are refused, and the error names it") {
   for (const auto name :
        {settings::ModelName::kNet, settings::ModelName::kMlp, settings::ModelName::kResNet18,
         settings::ModelName::kTorchvisionResNet34, settings::ModelName::kEfficientNetLite0}) {
@@ -278,7 +278,7 @@ TEST_CASE("weights of another built-in network are refused with its name") {
   }
 }
 
-/// A safetensors file whose first tensor has a type that is not known.
+/// A safetensors file whose first tensor has an unknown type.
 fs::path write_with_float8(const TempFolder& folder, const NamedTensors& weights) {
   const fs::path path = write(folder, weights);
   std::string bytes = read_file(path, 1 << 24, ExitCode::kData);
@@ -318,7 +318,7 @@ TEST_CASE("a large file that is truncated is refused at once") {
   }
 }
 
-TEST_CASE("files of other kinds are named") {
+TEST_CASE("the error names the type of a file that is not a weights file") {
   const TempFolder folder;
   std::string tar(1024, '\0');
   tar.replace(0, 8, "sys_info").replace(257, 5, "ustar");
@@ -339,7 +339,7 @@ TEST_CASE("files of other kinds are named") {
   }
 }
 
-TEST_CASE("weights that are not finite are refused with the tensor's name") {
+TEST_CASE("weights that are not finite are refused, and the error names the tensor") {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto model = tiny_model(1, true);
   CHECK_NOTHROW(require_finite(*model, "the/file.pt"));
@@ -357,7 +357,7 @@ TEST_CASE("weights that are not finite are refused with the tensor's name") {
   }
 }
 
-TEST_CASE("the content tells the format of a file, not its name") {
+TEST_CASE("the format of a file is detected from its content, not its name") {
   const TempFolder folder;
   const NamedTensors weights = state_dict(*tiny_model(3));
   write_weights(folder.path() / "a.safetensors", weights, /*as_safetensors=*/false);
@@ -371,7 +371,7 @@ TEST_CASE("the content tells the format of a file, not its name") {
   }
 }
 
-TEST_CASE("a checkpoint with any flipped bit in its header gives no weights") {
+TEST_CASE("a checkpoint with any flipped bit in its header is refused as weights") {
   const TempFolder folder;
   TrainerRig rig(small_run());
   const fs::path path = folder.path() / "checkpoint";

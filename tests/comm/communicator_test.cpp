@@ -38,7 +38,7 @@ TEST_CASE("each rank receives the next one's tensor, whatever its number of rows
   }
 }
 
-TEST_CASE("a world of one rank needs no other") {
+TEST_CASE("with one rank, collectives are no-ops") {
   Communicator communicator;
   CHECK(communicator.alone());
   CHECK(communicator.rank() == 0);
@@ -52,7 +52,7 @@ TEST_CASE("a world of one rank needs no other") {
   CHECK(communicator.gather_text("text") == std::vector<std::string>{"text"});
 }
 
-TEST_CASE("sums are over all ranks, broadcasts of rank 0, in every element type that is used") {
+TEST_CASE("all_reduce_sum adds over ranks, and broadcast sends rank 0's tensor, for every type") {
   for (const int world_size : {2, 3}) {
     for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
       const auto results = results_of_ranks(world_size, [&](Communicator& communicator) {
@@ -72,13 +72,13 @@ TEST_CASE("sums are over all ranks, broadcasts of rank 0, in every element type 
   }
 }
 
-TEST_CASE("texts are exchanged whole, again and again") {
+TEST_CASE("texts of any length are exchanged, repeatedly") {
   const std::vector<std::string> texts{"",
                                        "one",
                                        std::string("\0\xff\n", 3),
                                        std::string(1 << 20, 'x'),
                                        "one",
-                                       std::string(4 << 20, 'y'),  // exactly one piece
+                                       std::string(4 << 20, 'y'),  // exactly one chunk
                                        std::string(20 << 20, 'z') + "end"};
   const auto seen = results_of_ranks(3, [&](Communicator& communicator) {
     const std::string rank = std::to_string(communicator.rank());
@@ -90,7 +90,7 @@ TEST_CASE("texts are exchanged whole, again and again") {
     }
     return exchanged;
   });
-  for (std::size_t i = 0; i < texts.size(); ++i) {  // too long to print
+  for (std::size_t i = 0; i < texts.size(); ++i) {  // no message on failure: the texts are too long
     const std::string& text = texts[i];
     for (const auto& rank : seen) CHECK((rank[i].first == text));
     CHECK((seen[0][i].second == std::vector<std::string>{"0" + text, "1" + text, "2" + text}));
@@ -99,7 +99,7 @@ TEST_CASE("texts are exchanged whole, again and again") {
   }
 }
 
-TEST_CASE("a rank that went away makes the others fail as its victims") {
+TEST_CASE("if a rank exits, the others fail as its victims") {
   Failure failure;
   on_connected_ranks(2, [&](Communicator& communicator) {
     at::Tensor tensor = at::ones({1000});
@@ -117,7 +117,7 @@ TEST_CASE("a rank that went away makes the others fail as its victims") {
   CHECK_THAT(failure.message, !ContainsSubstring("\n"));
 }
 
-TEST_CASE("waiting for a missing rank ends with the time-out") {
+TEST_CASE("waiting for a missing rank times out") {
   constexpr double kTimeout_s = 0.5;
   Failure failure;
   double waited_s = 0;
@@ -155,7 +155,7 @@ constexpr std::array kVariables{"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_FR
                                 "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_DUMP_TEMP_FILE",
                                 "NCCL_SOCKET_IFNAME"};
 
-/// All of them as `value`, and as they were afterwards.
+/// Sets all of them to `value` until the result is destroyed.
 std::vector<std::unique_ptr<ScopedEnvironment>> all_set_to(const char* value) {
   std::vector<std::unique_ptr<ScopedEnvironment>> scopes;
   for (const char* name : kVariables) {
@@ -169,7 +169,7 @@ std::string value_of(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-TEST_CASE("NCCL uses loopback on one host, and records its last collectives if there is a folder") {
+TEST_CASE("NCCL uses loopback on one host, and dumps its last collectives if there is a folder") {
   const auto [one_host, folder, interface, file] =
       GENERATE(table<bool, const char*, const char*, const char*>(
           {{true, "/run/logs", "lo", "/run/logs/nccl-rank-"}, {false, "", "", ""}}));
@@ -182,7 +182,7 @@ TEST_CASE("NCCL uses loopback on one host, and records its last collectives if t
   CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE") == file);
 }
 
-TEST_CASE("variables that the user set stay") {
+TEST_CASE("variables that the user has set are not changed") {
   const auto mine = all_set_to("mine");
   set_nccl_defaults(/*one_host=*/true, "/run/logs");
   for (const char* name : kVariables) CHECK(value_of(name) == "mine");
@@ -192,14 +192,14 @@ const std::string kNoMemory =
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
     "tried to allocate 64 bytes. Error code 12 (Cannot allocate memory)";
 
-TEST_CASE("a time-out is recognised by the messages of backends") {
+TEST_CASE("a time-out is recognised from the backend's message") {
   CHECK(is_timeout(std::runtime_error("Timed out waiting 30000ms for recv operation")));
   CHECK(
       is_timeout(std::runtime_error("Watchdog caught collective operation timeout: WorkNCCL(…)")));
   CHECK_FALSE(is_timeout(std::runtime_error("Connection closed by peer")));
 }
 
-TEST_CASE("a rank's own lack of memory is not the loss of another rank") {
+TEST_CASE("a rank that runs out of memory has not lost another rank") {
   const auto failure_of = [](const auto& error) {
     return error_of([&] { translate_failures("all-reduce", [&] { throw error; }); });
   };
@@ -217,7 +217,7 @@ TEST_CASE("a rank's own lack of memory is not the loss of another rank") {
   CHECK(failure_of(c10::Error(here, "another one")).is_peer_error);
 }
 
-TEST_CASE("a lack of memory in LibTorch's allocator is recognised by its message") {
+TEST_CASE("running out of memory in LibTorch's allocator is recognised") {
   bool found = false;
   try {
     at::empty({std::int64_t{1} << 55}, at::kByte);
@@ -230,7 +230,7 @@ TEST_CASE("a lack of memory in LibTorch's allocator is recognised by its message
 constexpr double kLong_s = 30;
 constexpr double kShort_s = 0.3;
 
-/// torchrun's agent: it serves one store to all attempts.
+/// The store of torchrun's agent, which serves all attempts.
 c10::intrusive_ptr<c10d::TCPStore> agent_store(const launch::ListenSocket& listener, int fd) {
   c10d::TCPStoreOptions options;
   options.isServer = true;
@@ -247,7 +247,7 @@ RendezvousOptions agent_worker(int rank, int port, const std::string& prefix, do
   return options;
 }
 
-/// Ranks that meet at the store of rank 0, which lives until all are through.
+/// Ranks that meet at rank 0's store, which lives as long as the object.
 struct Meeting {
   explicit Meeting(int world_size) : ranks(world_size), results(static_cast<std::size_t>(ranks)) {}
 
@@ -265,7 +265,7 @@ struct Meeting {
   std::vector<RendezvousResult> results;
 };
 
-TEST_CASE("missing ranks are named") {
+TEST_CASE("the error lists missing ranks") {
   Meeting meeting(3);
   const Failure failure = error_of([&] {
     meeting.meet(
@@ -277,8 +277,7 @@ TEST_CASE("missing ranks are named") {
                               "missing: rank 1, rank 2"));
 }
 
-TEST_CASE(
-    "a rank with another config, world size or backend is refused at once, and none continues") {
+TEST_CASE("a rank with a different config, world size or backend is refused, and none continues") {
   using Change = void (*)(RendezvousOptions&);
   const auto [change, message] = GENERATE(table<Change, const char*>({
       {[](RendezvousOptions& options) { options.fingerprint = "another config"; },
@@ -302,11 +301,10 @@ TEST_CASE(
     });
   });
   CHECK_THAT(failures[0], IsError(ExitCode::kConfig, message));
-  CHECK_FALSE(failures[1].message.empty());  // the same, or that the store went away with rank 0
+  CHECK_FALSE(failures[1].message.empty());  // the same message, or that rank 0's store is gone
 }
 
-TEST_CASE(
-    "all ranks learn which GPUs are the same, and if two share one, before the store may go away") {
+TEST_CASE("all ranks learn which GPUs are shared before the store may be destroyed") {
   struct Case {
     std::vector<std::vector<std::string>> seen;
     std::vector<std::size_t> taken;
@@ -332,7 +330,7 @@ TEST_CASE(
   }
 }
 
-/// A program that listens in place of the store; it answers each connection by `serve`.
+/// A program that listens in place of the store; it answers each connection with `serve`.
 class Stranger {
  public:
   explicit Stranger(std::function<void(int connection)> serve)
@@ -358,7 +356,7 @@ class Stranger {
   std::thread thread_;
 };
 
-TEST_CASE("another program in place of the store is reported in time") {
+TEST_CASE("another program in place of the store is reported within the time-out") {
   const auto serve = GENERATE(values<void (*)(int)>({
       [](int) {},
       [](int fd) { ::shutdown(fd, SHUT_RDWR); },
@@ -400,15 +398,14 @@ TEST_CASE("a store that starts late is found within the time-out") {
   CHECK(stores[1] != nullptr);
 }
 
-TEST_CASE("a port that is taken is named") {
+TEST_CASE("the error names a port in use") {
   const launch::ListenSocket taken = launch::listen_on_loopback();
   CHECK_THAT(error_of([&] { rendezvous(rendezvous_of(0, 2, taken.port, -1, kShort_s)); }),
              IsError(ExitCode::kDistributed,
                      "cannot serve the store at 127.0.0.1:" + std::to_string(taken.port)));
 }
 
-TEST_CASE(
-    "an agent's store serves one attempt after another, and none takes the last one's ranks") {
+TEST_CASE("an agent's store serves consecutive attempts without mixing their ranks") {
   launch::ListenSocket listener = launch::listen_on_loopback();
   const auto agent = agent_store(listener, listener.fd.release());
   for (const char* attempt : {"mnist-train/job/0/", "mnist-train/job/1/"}) {

@@ -15,7 +15,7 @@ using settings::TrainOptions;
 using namespace testing;
 
 constexpr std::int64_t kStatistics = 2;
-constexpr int kSteps = 4;  // buckets are rebuilt after the first
+constexpr int kSteps = 4;  // DDP rebuilds buckets after the first
 
 TrainOptions with_strategy(AveragingStrategy strategy, bool deterministic = false) {
   TrainOptions options;
@@ -25,7 +25,7 @@ TrainOptions with_strategy(AveragingStrategy strategy, bool deterministic = fals
   return options;
 }
 
-/// A small model whose gradients are one buffer, as the trainer has it.
+/// A small model whose gradients are in one buffer, as in the trainer.
 struct Subject {
   torch::nn::Linear first{8, 16};
   torch::nn::Linear second{16, 3};
@@ -59,7 +59,7 @@ struct Subject {
   }
 };
 
-/// Returns the buffer of ranks that compute one shard each. Its only row is `flat`.
+/// Returns the buffer for ranks that compute one shard each; its only row is `flat`.
 GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
                               std::int64_t statistics, int ranks) {
   return {.parameters = std::move(parameters),
@@ -103,7 +103,7 @@ void backward_in_bf16(models::Model& model, GradientAverager& averager,
   parameters.collect_gradients();
 }
 
-/// Gradients of a network that computes in bf16, and their summands.
+/// Gradients of a network that computes in bf16, before and after they are added up.
 struct Bf16Gradients {
   std::size_t rows;
   bool in_bf16;
@@ -127,7 +127,7 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
   averager->average();
   const DeferredSum sum = averager->deferred_sum();
   averager->complete_sum();
-  averager->complete_sum();  // which a second time changes nothing
+  averager->complete_sum();  // a second call changes nothing
   const DeferredSum afterwards = averager->deferred_sum();
   averager->all_gather();
   return {sum.rows.size(), sum.rows.front().bf16.defined(), afterwards.rows.size(),
@@ -152,7 +152,7 @@ std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int
     }
     const auto averager =
         make_gradient_averager(with_strategy(strategy), communicator, parameters.gradient_buffer());
-    for (int step = 0; step < 2; ++step) {  // buckets are rebuilt after the first
+    for (int step = 0; step < 2; ++step) {  // DDP rebuilds buckets after the first
       exact = at::Tensor();
       parameters.begin_shard(0);
       averager->begin();
@@ -168,7 +168,7 @@ std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int
   return {sums[0].first, sums[0].second + sums[1].second};
 }
 
-TEST_CASE("every strategy sums gradients in bf16 in fp32, over batches and over ranks") {
+TEST_CASE("every strategy sums bf16 gradients in fp32, over batches and ranks") {
   const std::int64_t batches = GENERATE(1, 12);
   const auto [flat, exact] = bf16_sums(AveragingStrategy::kFlat, batches);
   const auto [bucketed, exact_too] = bf16_sums(AveragingStrategy::kBucketed, batches);
@@ -179,7 +179,7 @@ TEST_CASE("every strategy sums gradients in bf16 in fp32, over batches and over 
   CHECK_FALSE(bucketed.equal(bucketed.to(at::kBFloat16).to(at::kFloat)));
 }
 
-TEST_CASE("an update that is not finite on one of the ranks that share weights is so on all") {
+TEST_CASE("if one rank's update is not finite, all ranks that share weights learn it") {
   const auto finite = results_of_ranks(3, [](const Communicator& communicator) {
     std::vector<bool> seen;
     const auto averager =
@@ -194,7 +194,7 @@ TEST_CASE("an update that is not finite on one of the ranks that share weights i
   for (const auto& seen : finite) CHECK(seen == std::vector<bool>{true, false});
 }
 
-TEST_CASE("ranks that share memory sum small tensors in the order of the ranks") {
+TEST_CASE("ranks that share memory sum small tensors in rank order") {
   constexpr int kSums = 100;
   const auto agree = results_of_ranks(3, [](const Communicator& communicator) -> int {
     const auto averager =
@@ -202,7 +202,7 @@ TEST_CASE("ranks that share memory sum small tensors in the order of the ranks")
                                one_row_buffer({}, at::ones({1000}), kStatistics, 3));
     int agreed = 0;
     for (int i = 0; i < kSums; ++i) {
-      // Different sizes and delays, so that a rank that is not waited for would read old numbers.
+      // Sizes and delays differ, so a rank that did not wait for the others would read old numbers.
       at::Tensor sums = at::full({1 + i % 7, 50}, 0.1 * i * (1 + communicator.rank()), at::kDouble);
       if (i % 3 == communicator.rank()) std::this_thread::sleep_for(std::chrono::microseconds(100));
       const bool summed = averager->all_reduce_small(sums);
@@ -215,18 +215,18 @@ TEST_CASE("ranks that share memory sum small tensors in the order of the ranks")
   CHECK(agree == std::vector<int>{kSums, kSums, kSums});
 }
 
-TEST_CASE("rows are not added up late if one of the ranks has a GPU, and no rank waits") {
+TEST_CASE("sums are not deferred if any rank has a GPU, and all ranks agree on that") {
   const auto late = results_of_ranks(2, [](const Communicator& communicator) -> int {
     const at::Device device = communicator.rank() == 0 ? at::kCUDA : at::kCPU;
-    const bool adds_late = defers_sum({}, communicator, device);
+    const bool deferred = defers_sum({}, communicator, device);
     (void)communicator.sum_over_ranks(
         1);  // hangs if the ranks took part in different numbers of collectives
-    return adds_late;
+    return deferred;
   });
   CHECK(late == std::vector<int>{0, 0});
 }
 
-TEST_CASE("gradients in bf16 stay so until they are added up over the ranks") {
+TEST_CASE("bf16 gradients stay bf16 until they are summed over ranks") {
   for (const int world_size : {2, 3}) {
     const auto ranks = static_cast<std::size_t>(world_size);
     const auto results = results_of_ranks(world_size, [](Communicator& communicator) {
@@ -247,9 +247,9 @@ TEST_CASE("gradients in bf16 stay so until they are added up over the ranks") {
   }
 }
 
-TEST_CASE("however a batch is split, the gradients are those of the whole") {
+TEST_CASE("gradients do not depend on how a batch is split") {
   for (const std::int64_t batch_size :
-       {6, 5, 7, 2, 1}) {  // with 3 ranks down to ranks without samples
+       {6, 5, 7, 2, 1}) {  // with fewer than 3, some ranks have no samples
     const std::vector<at::Tensor> expected = steps(Communicator(), {}, batch_size);
     for (const AveragingStrategy strategy : {AveragingStrategy::kFlat, AveragingStrategy::kBucketed,
                                              AveragingStrategy::kSharedMemory}) {
@@ -272,8 +272,8 @@ TEST_CASE("however a batch is split, the gradients are those of the whole") {
   }
 }
 
-TEST_CASE("ranks that share weights see the updates of all") {
-  for (const std::int64_t count : {1000, 70, 3}) {  // down to ranks without a shard
+TEST_CASE("ranks that share weights see each other's updates") {
+  for (const std::int64_t count : {1000, 70, 3}) {  // with 3, some ranks have no elements to update
     const int ranks = 3;
     const auto results = results_of_ranks(ranks, [&](const Communicator& communicator) {
       const at::Tensor flat = at::full({count + kStatistics}, 1.0 + communicator.rank());
@@ -281,7 +281,7 @@ TEST_CASE("ranks that share weights see the updates of all") {
           make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory), communicator,
                                  one_row_buffer({}, flat, kStatistics, communicator.world_size()));
       const at::Tensor weights = at::full({count}, 10.0 * communicator.rank());
-      const at::Tensor view = weights.narrow(0, 0, count);  // views go along
+      const at::Tensor view = weights.narrow(0, 0, count);  // views move along
       averager->move_to_shared_memory({weights});
       averager->average();
       averager->complete_sum();
@@ -292,13 +292,13 @@ TEST_CASE("ranks that share weights see the updates of all") {
     });
     for (const auto& [weights, statistics] : results) {
       INFO(count << " elements");
-      CHECK(weights.equal(at::full({count}, -6.0)));  // rank 0's zeros less 1 + 2 + 3
+      CHECK(weights.equal(at::full({count}, -6.0)));  // rank 0's zeros minus 1 + 2 + 3
       CHECK(statistics == 6.0 * kStatistics);
     }
   }
 }
 
-TEST_CASE("compressed gradients are rounded, statistics are not, and ranks agree in every bit") {
+TEST_CASE("compressed gradients are rounded, statistics are not, and ranks agree bit for bit") {
   const std::vector<at::Tensor> expected = steps(Communicator(), {}, 5);
   const auto strategy = GENERATE(AveragingStrategy::kFlat, AveragingStrategy::kBucketed);
   const auto [compression, tolerance] = GENERATE(table<settings::Compression, double>(
@@ -318,7 +318,7 @@ TEST_CASE("compressed gradients are rounded, statistics are not, and ranks agree
   }
 }
 
-TEST_CASE("ranks that cannot share memory all say why, and none waits for another") {
+TEST_CASE("if memory cannot be shared, every rank reports why, and none waits for another") {
   const FileSizeLimit too_small(16);
   const auto failures = results_of_ranks(3, [](Communicator& communicator) {
     Subject subject(communicator.world_size());
@@ -334,7 +334,7 @@ TEST_CASE("ranks that cannot share memory all say why, and none waits for anothe
   }
 }
 
-TEST_CASE("the strategy is the one that is asked for, else by size") {
+TEST_CASE("the configured strategy is used, and by default shared_memory") {
   constexpr std::int64_t kLarge = (25 << 20) / 4;
   const auto [strategy, deterministic, elements, name] =
       GENERATE_COPY(table<AveragingStrategy, bool, std::int64_t, std::string>({
@@ -373,7 +373,7 @@ at::Tensor summed(const std::vector<at::Tensor>& shards, int ranks) {
   std::vector<at::Tensor> given;
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<at::Tensor> rows(tree.rows());
-    for (at::Tensor& row : rows) row = at::full_like(shards.front(), 1e9);  // nothing may stay
+    for (at::Tensor& row : rows) row = at::full_like(shards.front(), 1e9);  // must be overwritten
     auto shard = static_cast<std::size_t>(begins[static_cast<std::size_t>(rank)]);
     for (const Leaf& leaf : tree.leaves(rank)) {
       rows[leaf.row].copy_(shards[shard++]);
@@ -383,11 +383,11 @@ at::Tensor summed(const std::vector<at::Tensor>& shards, int ranks) {
                  rows.begin() + static_cast<std::ptrdiff_t>(tree.rows_of_rank()));
   }
   if (tree.over_ranks().empty()) return given.front();
-  add_rows(given, tree.over_ranks(), given[1]);  // as on a rank whose row is not the first
+  add_rows(given, tree.over_ranks(), given[1]);  // as on a rank other than the first
   return given[1];
 }
 
-TEST_CASE("the sum of the shards has the same bits on any number of ranks") {
+TEST_CASE("the sum of shards is bit-identical on any number of ranks") {
   for (std::int64_t count = 1; count <= 11; ++count) {
     std::vector<at::Tensor> shards;
     for (std::int64_t shard = 0; shard < count; ++shard) shards.push_back(at::randn({1000}));
@@ -395,7 +395,7 @@ TEST_CASE("the sum of the shards has the same bits on any number of ranks") {
     at::Tensor in_turn = at::zeros_like(expected);
     for (const at::Tensor& shard : shards) in_turn += shard;
     CHECK(at::allclose(expected, in_turn, 1e-4, 1e-5));
-    // So the order of a sum shows in its bits.
+    // The sum's bits depend on its order, so the comparison below can fail.
     CHECK(expected.equal(in_turn) == (count <= 3));
     for (int ranks = 1; ranks <= count; ++ranks) {
       INFO(count << " shards on " << ranks << " ranks");
@@ -412,7 +412,7 @@ TEST_CASE("a rank adds up its own nodes and gives the rest to the others") {
   CHECK(uneven.rows_of_rank() == 1);
   CHECK(uneven.rows() == 2);
 
-  // Of 8 shards the second of three ranks has 3, 4 and 5: two nodes.
+  // The second of three ranks has shards 3, 4 and 5 of 8: two nodes.
   const SummationTree crossing({0, 3, 6, 8});
   CHECK(crossing.rows_of_rank() == 2);
   CHECK((crossing.leaves(1) == std::vector<Leaf>{{0, {}}, {1, {}}, {2, {{1, 2}}}}));
