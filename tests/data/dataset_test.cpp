@@ -22,7 +22,7 @@ settings::DataOptions at(const fs::path& train, const fs::path& test) {
 }
 settings::DataOptions at(const fs::path& both) { return at(both, both); }
 
-/// The MNIST that ships: of the repository where tests run in it, else of the bundle.
+/// The shipped MNIST: the repository's if tests run in it, else the bundle's.
 settings::DataOptions shipped_mnist() {
   settings::DataOptions options;
   if (fs::exists("third_party/mnist")) options.root = fs::absolute("third_party");
@@ -33,7 +33,7 @@ std::uint64_t sum_of_pixels(const ImageSet& set) {
   return std::accumulate(set.images.begin(), set.images.end(), std::uint64_t{0});
 }
 
-TEST_CASE("the MNIST that ships is the real one") {
+TEST_CASE("the shipped MNIST is complete and unmodified") {
   const Dataset mnist = open_dataset(shipped_mnist());
   CHECK(mnist.train.count == 60000);
   CHECK(mnist.test.count == 10000);
@@ -45,16 +45,16 @@ TEST_CASE("the MNIST that ships is the real one") {
     CHECK(static_cast<std::int64_t>(set.images.size()) == set.count * 784);
     CHECK(static_cast<std::int64_t>(set.labels.size()) == set.count);
   }
-  CHECK(sum_of_pixels(mnist.train) == 1567298545U);  // a mean of 0.13066
-  CHECK(sum_of_pixels(mnist.test) == 264923200U);    // 0.13251
+  CHECK(sum_of_pixels(mnist.train) == 1567298545U);  // mean 0.13066
+  CHECK(sum_of_pixels(mnist.test) == 264923200U);    // mean 0.13251
   std::array<int, 10> counts{};
   for (const std::uint16_t label : mnist.train.labels) ++counts.at(label);
   CHECK(counts == std::array<int, 10>{5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949});
-  // Checkpoints hold it: it must not change between versions.
+  // Checkpoints contain the hash, so it must not change between versions.
   CHECK(mnist.hash == "xxh3-128:c056dd9cf9d0a5c18b2410ee54aec3d7");
 }
 
-TEST_CASE("limits take the first samples") {
+TEST_CASE("limits select the first samples") {
   settings::DataOptions options = shipped_mnist();
   options.limit_train = 100;
   options.limit_test = 10;
@@ -69,7 +69,7 @@ TEST_CASE("limits take the first samples") {
   CHECK(some.hash != open_dataset(options).hash);
 }
 
-TEST_CASE("the error about a limit beyond the data names their number") {
+TEST_CASE("the error about a limit that is too large has the number of samples") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   settings::DataOptions options = at(folder.path());
@@ -82,7 +82,7 @@ TEST_CASE("the error about a limit beyond the data names their number") {
   CHECK_ERROR(open_dataset(options), ExitCode::kData, "20 images");
 }
 
-TEST_CASE("the hash follows the samples, not their files") {
+TEST_CASE("the hash depends on the samples, not on their files") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "raw");
   SmallDataset{.compressed = true}.write(folder.path() / "packed");
@@ -125,7 +125,7 @@ TEST_CASE("a compressed file is checked to its end, even beyond a limit") {
   CHECK_ERROR(open_dataset(options), ExitCode::kData, images.string(), "truncated");
 }
 
-TEST_CASE("samples of a raw file stay as they are while others are held out") {
+TEST_CASE("holding out samples changes neither the file nor other data sets that map it") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   settings::DataOptions options = at(folder.path());
@@ -139,17 +139,17 @@ TEST_CASE("samples of a raw file stay as they are while others are held out") {
                    [](std::uint8_t a, char b) { return a == static_cast<std::uint8_t>(b); }));
   options.validation = 0.2;
   const Dataset split = open_dataset(options);
-  CHECK(split.train.count == 10);  // one of each class, of which there are 5
+  CHECK(split.train.count == 10);  // one of each of the 5 classes is held out
   CHECK(read_file(file, 1 << 20, ExitCode::kData) == bytes);
   CHECK(std::equal(before.begin(), before.end(), train.images.begin()));
 }
 
-TEST_CASE("both splits have the classes of the training set's labels, and no others") {
+TEST_CASE("both splits have exactly the classes of the training set") {
   const TempFolder folder;
   SmallDataset{.classes = 10}.write(folder.path() / "ten");
   SmallDataset{.train = 40, .test = 40, .classes = 26}.write(folder.path() / "letters");
   settings::DataOptions limited = at(folder.path() / "letters", folder.path() / "ten");
-  limited.limit_train = 1;  // fewer samples, the same model
+  limited.limit_train = 1;  // fewer samples must not mean fewer classes
   const Dataset dataset = open_dataset(limited);
   CHECK(dataset.train.classes == 26);
   CHECK(dataset.test.classes == 26);
@@ -174,7 +174,7 @@ TEST_CASE("a label far above all others is refused, and a few missing classes ar
   CHECK(open_with("\x05\x06\x07\x08\x09\x0a") == 11);  // 5 of 11 are missing
 }
 
-TEST_CASE("splits of another geometry are refused") {
+TEST_CASE("splits with different image sizes are refused") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "a");
   SmallDataset{.width = 4}.write(folder.path() / "b");
@@ -182,7 +182,7 @@ TEST_CASE("splits of another geometry are refused") {
               "1 x 5 x 4", "1 x 5 x 3");
 }
 
-TEST_CASE("the classes of Fashion-MNIST have names, those of MNIST and of other files none") {
+TEST_CASE("Fashion-MNIST's classes have names; those of MNIST and of other IDX files do not") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "fashion-mnist");
   SmallDataset{}.write(folder.path() / "mnist");
@@ -230,7 +230,7 @@ std::vector<std::vector<std::uint8_t>> samples(const ImageSet& set) {
   return result;
 }
 
-TEST_CASE("held-out samples and the others are the whole, each in order") {
+TEST_CASE("held-out and remaining samples together are the whole set, each in order") {
   const auto all = samples(open_dataset(drawn(0)).train);
   const Dataset split = open_dataset(drawn(0.25));
   const auto train = samples(split.train);
@@ -252,7 +252,7 @@ TEST_CASE("held-out samples and the others are the whole, each in order") {
   CHECK(samples(split.test) == samples(open_dataset(drawn(0)).test));
 }
 
-TEST_CASE("holdout_seed decides which samples are held out, and the hash depends on them") {
+TEST_CASE("holdout_seed determines the held-out samples, and the hash depends on them") {
   settings::DataOptions options = drawn(0.1);
   const Dataset one = open_dataset(options);
   CHECK(samples(one.validation) == samples(open_dataset(options).validation));
@@ -275,13 +275,13 @@ Dataset dataset_of(const Labels& labels, const std::vector<std::string>& names,
   dataset.train.labels = labels;
   dataset.train.source = "pictures";
   dataset.class_names = names;
-  return dataset;  // which borrows the labels
+  return dataset;  // borrows `labels`
 }
 
 const Labels kUnequal{2, 0, 0, 1, 0, 0, 0, 2};
 const std::vector<std::string> kNames{"cat", "dog/wolf", "2"};
 
-TEST_CASE("weights are given by name, or by number if there are no names") {
+TEST_CASE("class weights are keyed by name, or by number if there are no names") {
   const auto of = [](ClassWeightOptions options, const std::vector<std::string>& names) {
     return class_weights(options, dataset_of(kUnequal, names));
   };
@@ -292,7 +292,7 @@ TEST_CASE("weights are given by name, or by number if there are no names") {
   CHECK(of({}, {}) == std::vector<float>{1, 1, 1});
 }
 
-TEST_CASE("an unknown class is a mistake in the config, and the known ones are named") {
+TEST_CASE("an unknown class is a config error that lists the known ones") {
   const auto failure_of = [](const ClassWeightOptions& options,
                              const std::vector<std::string>& names) {
     return error_of([&] { class_weights(options, dataset_of(kUnequal, names)); });
@@ -310,7 +310,7 @@ TEST_CASE("an unknown class is a mistake in the config, and the known ones are n
              IsError(ExitCode::kConfig, "/class_weights"));
 }
 
-TEST_CASE("every class needs training samples") {
+TEST_CASE("with class weights, every class needs training samples") {
   for (const ClassWeightOptions& options :
        {ClassWeightOptions{.balanced = true}, ClassWeightOptions{.by_class = {{"cat", 2}}}}) {
     CHECK_ERROR(class_weights(options, dataset_of({0, 0, 2}, {"cat", "dog", "emu"})),

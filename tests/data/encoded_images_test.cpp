@@ -19,7 +19,7 @@ settings::DataOptions folders(const fs::path& train, const fs::path& test) {
   return data_at(settings::DataFormat::kImageFolder, train, test);
 }
 
-/// 50 pictures in each of two classes to train, 3 to test.
+/// Two classes with 50 training and 3 test pictures each.
 settings::DataOptions cats_and_dogs(const TempFolder& folder) {
   const auto write = [&](const std::string& split, std::uint64_t count, std::uint64_t salt) {
     for (std::uint64_t i = 0; i < count; ++i) {
@@ -33,7 +33,7 @@ settings::DataOptions cats_and_dogs(const TempFolder& folder) {
   return folders(folder.path() / "train", folder.path() / "test");
 }
 
-/// Opens a data set to be decoded as a stream, as `parts` processes together do.
+/// Opens a streamed data set, checked in `parts` parts as by several processes.
 Dataset streamed(settings::DataOptions options, Splits splits = Splits::kBoth, int parts = 1) {
   options.decode = settings::Decode::kStream;
   DatasetReader reader(options, splits);
@@ -92,7 +92,7 @@ TEST_CASE("RGB becomes planes, and images are converted to size and channels") {
   CHECK(open_dataset(options).test.height == 4);
 }
 
-TEST_CASE("the first of several bad samples is reported, whatever the threads do") {
+TEST_CASE("the first of several bad samples is reported, regardless of thread timing") {
   const TempFolder folder;
   const auto options = cats_and_dogs(folder);
   const std::string whole = png(4, 3, 1, 7);
@@ -163,7 +163,7 @@ TEST_CASE("samples beyond a limit are not decoded") {
   }
 }
 
-TEST_CASE("a split that is not wanted is neither decoded nor checked") {
+TEST_CASE("a split that was not requested is neither decoded nor checked") {
   const TempFolder folder;
   settings::DataOptions options = cats_and_dogs(folder);
   folder.write("test/dog/100.png", "no picture");
@@ -232,7 +232,7 @@ TEST_CASE("images that exceed memory are refused before any is decoded") {
   settings::DataOptions options = cats_and_dogs(folder);
   options.size = settings::ImageSize{settings::kMaxImageSide, settings::kMaxImageSide};
   options.channels = 3;
-  // 75 GiB, which a machine may have.
+  // The images take 75 GiB, which some machines have.
   if (system_memory().available > static_cast<double>(std::int64_t{75} << 30)) return;
   settings::DataOptions synthetic;
   synthetic.format = settings::DataFormat::kSynthetic;
@@ -242,7 +242,7 @@ TEST_CASE("images that exceed memory are refused before any is decoded") {
   }
 }
 
-TEST_CASE("IDX images are converted to size and channels, too") {
+TEST_CASE("IDX images are also converted to size and channels") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   settings::DataOptions options = data_at(settings::DataFormat::kIdx, folder.path(), folder.path());
@@ -261,7 +261,7 @@ TEST_CASE("IDX images are converted to size and channels, too") {
   CHECK(larger.train.classes == own.classes);
 }
 
-TEST_CASE("a stream has the same samples as a set that is decoded before training") {
+TEST_CASE("a streamed set has the same samples as one decoded before training") {
   const TempFolder folder;
   const settings::DataOptions plain = cats_and_dogs(folder);
   using Change = std::function<void(settings::DataOptions&)>;
@@ -312,7 +312,7 @@ TEST_CASE("a stream has the same samples as a set that is decoded before trainin
   }
 }
 
-TEST_CASE("the hash of a streamed set changes with its samples, and not otherwise") {
+TEST_CASE("the hash of a streamed set changes only with its samples") {
   const TempFolder folder;
   settings::DataOptions options = cats_and_dogs(folder);
   const std::string all = streamed(options).hash;

@@ -13,7 +13,7 @@ using namespace testing;
 constexpr std::int64_t kSamples = 20000;
 const EpochDraws kDraws(1, 0);
 
-TEST_CASE("a draw depends on seed, epoch, sample, entry and number alone") {
+TEST_CASE("a draw depends only on seed, epoch, sample, entry and number") {
   std::set<double> seen;
   for (const std::int64_t seed : {1, 2}) {
     for (const std::int64_t epoch : {0, 1}) {
@@ -31,7 +31,7 @@ TEST_CASE("a draw depends on seed, epoch, sample, entry and number alone") {
   CHECK(seen.size() == 2 * 2 * 3 * 2 * 2);
 }
 
-TEST_CASE("draws are uniform, and neighbours are independent") {
+TEST_CASE("draws are uniform, and neighbouring draws are independent") {
   const EpochDraws next_epoch(1, 1);
   std::vector<int> bins(10);
   double sum = 0;
@@ -47,7 +47,7 @@ TEST_CASE("draws are uniform, and neighbours are independent") {
     with_next_number += (draw - 0.5) * (kDraws.of(sample, 0).uniform(1) - 0.5);
     with_next_epoch += (draw - 0.5) * (next_epoch.of(sample, 0).uniform(0) - 0.5);
   }
-  // Five standard deviations: of a bin 42, of the mean 0.002, of a correlation 0.0006.
+  // Five standard deviations: 42 for a bin, 0.002 for the mean, 0.0006 for a correlation.
   for (const int count : bins) CHECK(std::abs(count - kSamples / 10) < 212);
   CHECK(sum / kSamples == Approx(0.5).margin(0.0102));
   for (const double correlation : {with_next_sample, with_next_number, with_next_epoch}) {
@@ -83,7 +83,7 @@ TEST_CASE("the centre of a cutout is in the image") {
   CHECK(lefts == std::set<std::int64_t>{-2, -1, 0});
 }
 
-TEST_CASE("a resized crop that fits nowhere is the middle, as close to the ratio as the image is") {
+TEST_CASE("a resized crop that never fits is centred, with the closest ratio that fits") {
   const auto is = [&](ImageSize image, const PixelBox& expected) {
     const PixelBox box = kDraws.of(3, 0).resized_crop({{8, 8}, {1, 1}, {0.5, 2}}, image);
     return box.top == expected.top && box.left == expected.left && box.height == expected.height &&
@@ -94,11 +94,11 @@ TEST_CASE("a resized crop that fits nowhere is the middle, as close to the ratio
   CHECK(is({1, 1}, {0, 0, 1, 1}));
 }
 
-TEST_CASE("a rectangle that would erase a whole side is left out") {
+TEST_CASE("a rectangle that would erase a whole side is skipped") {
   CHECK(kDraws.of(0, 0).erased({1, {1, 1}, {1, 1}, {}}, {8, 8}).height == 0);
 }
 
-TEST_CASE("mixup's weights have the moments of Beta(alpha, alpha), unless a weight is given") {
+TEST_CASE("mixup weights have the moments of Beta(alpha, alpha), unless a weight is given") {
   CHECK(kDraws.of(5, 0).mixup_weight({std::nullopt, 0.3, {}}) == 0.3);
   for (const double alpha : {0.05, 0.2, 0.5, 1.0, 2.0, 50.0}) {
     CAPTURE(alpha);
@@ -121,7 +121,7 @@ TEST_CASE("mixup's weights have the moments of Beta(alpha, alpha), unless a weig
   }
 }
 
-TEST_CASE("the extreme uniform numbers give weights, too") {
+TEST_CASE("extreme uniform numbers give valid weights, too") {
   for (const double alpha : {1e-3, 1.0, 1e6}) {
     for (const double first : {0.0, 1 - 0x1p-53}) {
       for (const double second : {0.0, 0.25, 0.5, 0.75, 1 - 0x1p-53}) {

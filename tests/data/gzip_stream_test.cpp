@@ -44,7 +44,7 @@ TEST_CASE("content is inflated in pieces of any size") {
   CHECK(inflate(gzip(""), 10).empty());
 }
 
-TEST_CASE("a gzip file of several members is the contents of all") {
+TEST_CASE("a gzip file with several members inflates to their concatenation") {
   const std::string first = noise(5000);
   const std::string second(3000, 'x');
   const std::string packed = gzip(first) + gzip("") + gzip(second) + gzip("");
@@ -62,7 +62,7 @@ TEST_CASE("damaged gzip streams and members are refused") {
     bytes[at] = static_cast<char>(bytes[at] ^ bits);
     return bytes;
   };
-  // With the offsets in the compressed and in the inflated data.
+  // Content, expected offsets in the compressed and the inflated data, reason.
   using Damage = std::tuple<std::string, std::size_t, std::size_t, const char*>;
   const std::size_t end = first.size();
   const std::vector<Damage> table{
@@ -97,7 +97,7 @@ TEST_CASE("a stream that continues is not at its end") {
   CHECK_ERROR(stream.expect_end(), ExitCode::kData);
 }
 
-TEST_CASE("a gzip stream cut anywhere is refused") {
+TEST_CASE("a gzip stream truncated at any byte is refused") {
   const std::string packed = gzip(noise(50) + std::string(500, 'x'));
   for (std::size_t length = 0; length < packed.size(); ++length) {
     INFO("length " << length);
@@ -106,7 +106,7 @@ TEST_CASE("a gzip stream cut anywhere is refused") {
   }
 }
 
-TEST_CASE("no flipped bit of a gzip stream changes the content unnoticed") {
+TEST_CASE("no flipped bit of a gzip stream changes the content undetected") {
   const std::string text(64, 'v');
   const std::string packed = gzip(text);
   for (std::size_t bit = 0; bit < packed.size() * 8; ++bit) {
@@ -115,7 +115,7 @@ TEST_CASE("no flipped bit of a gzip stream changes the content unnoticed") {
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
     std::string inflated;
     if (error_of([&] { inflated = inflate(flipped, 100); }).code == ExitCode::kData) continue;
-    REQUIRE(inflated == text);  // a time stamp, a bit of padding
+    REQUIRE(inflated == text);  // the bit was in the timestamp or in padding
   }
 }
 

@@ -37,18 +37,18 @@ std::vector<std::int64_t> all_of_view(const SampleView& samples) {
   return positions({0, samples.count()});
 }
 
-// Expected names are those of Python: sorted(names, key=lambda name:
+// Expected names were computed in Python: sorted(names, key=lambda name:
 // hashlib.sha256(f"{seed}:{name}".encode()).digest()).
 
-TEST_CASE("halves are rounded up, and at least one sample is taken and left") {
+TEST_CASE("halves are rounded up, and each class keeps at least one sample on either side") {
   const Pets folder;
   const SampleView samples = view_of(folder);
   const auto taken = [&](double fraction) {
     return draw_fraction(samples, all_of_view(samples), fraction, 0).taken.size();
   };
   CHECK(taken(0.001) == 2);
-  CHECK(taken(0.25) == 2 + 3);  // of 1.75 and 2.5
-  CHECK(taken(0.5) == 4 + 5);   // of 3.5
+  CHECK(taken(0.25) == 2 + 3);  // 1.75 and 2.5, rounded
+  CHECK(taken(0.5) == 4 + 5);   // 3.5, rounded, and 5
   CHECK(taken(0.999) == 6 + 9);
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("a limit gives each class its share, and at least one sample") {
   CHECK(drawn(18).size() == 18);
 }
 
-TEST_CASE("an added file moves few others") {
+TEST_CASE("adding files moves few others between the sets") {
   const TempFolder folder;
   for (int i = 0; i < 100; ++i) folder.write("a/" + std::to_string(i) + ".png", "1");
   const SampleView before = view_of(folder);
@@ -93,7 +93,7 @@ Names paths(const ImageSet& set) {
   return names;
 }
 
-TEST_CASE("limits count before the validation set is drawn") {
+TEST_CASE("limits apply before the validation set is drawn") {
   const Pets folder;
   settings::DataOptions options = options_for(folder.path());
   options.test_fraction = 0.3;
@@ -107,7 +107,7 @@ TEST_CASE("limits count before the validation set is drawn") {
   CHECK(limited.left_out.limit_test == 3);
 }
 
-TEST_CASE("a fraction that draws nothing is refused") {
+TEST_CASE("a fraction that holds out no samples is refused") {
   const TempFolder folder;
   folder.write("a/1.png", "1");
   folder.write("b/1.png", "1");

@@ -22,7 +22,7 @@ using namespace testing;
 
 std::string text_of(std::span<const std::uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
 
-/// Reads a malformed file: an error of the data that names the file, soon and without much memory.
+/// Checks that reading the file fails fast, with little memory, and with the path in the message.
 std::string read_malformed(const std::filesystem::path& path) {
   constexpr std::size_t kMemoryBound = std::size_t{24} << 20;
   reset_peak_memory();
@@ -42,7 +42,7 @@ TEST_CASE("raw and compressed files give the same values") {
   for (const std::vector<std::uint32_t>& shape :
        std::vector<std::vector<std::uint32_t>>{{120}, {2, 60}, {2, 3, 20}, {2, 3, 4, 5}}) {
     const std::string content = idx_header(shape) + values;
-    // The name says nothing about compression.
+    // Compression is detected from the content, not the name.
     for (const auto& path :
          {folder.write("raw.gz", content), folder.write("packed", gzip(content))}) {
       const IdxFile file = read_idx_file(path);
@@ -55,7 +55,7 @@ TEST_CASE("raw and compressed files give the same values") {
 struct Malformed {
   const char* what;
   std::string content;
-  const char* offset;  // after "byte "
+  const char* offset;  // follows "byte " in the message
   const char* reason;
 };
 
@@ -93,7 +93,7 @@ std::vector<Malformed> malformed_contents() {
   };
 }
 
-TEST_CASE("a malformed file names its offset, in the decompressed data if it is compressed") {
+TEST_CASE("the error about a malformed file has the offset in the decompressed data") {
   const TempFolder folder;
   for (const Malformed& bad : malformed_contents()) {
     INFO(bad.what);
@@ -106,7 +106,7 @@ TEST_CASE("a malformed file names its offset, in the decompressed data if it is 
   }
 }
 
-TEST_CASE("absurd sizes are refused before memory is asked for") {
+TEST_CASE("absurd sizes are refused before memory is allocated") {
   const TempFolder folder;
   const std::vector<std::vector<std::uint32_t>> shapes{
       {~0U}, {~0U, 28, 28}, {60000, 1U << 20, 1U << 20}, {60000, 3, 1U << 20, 1U << 20}};
@@ -124,12 +124,12 @@ TEST_CASE("a gzip bomb is refused") {
   zeros.resize(50'000'000);
   const auto path = folder.write("bomb", gzip(idx_header({10}) + zeros));
   CHECK_THAT(read_malformed(path), ContainsSubstring("decompressed byte 18:"));
-  // The same with a header that agrees: only its rate of compression gives it away.
+  // The same with a consistent header: only its compression ratio gives it away.
   const auto honest = folder.write("honest bomb", gzip(idx_header({600'000'000}) + zeros));
   CHECK_THAT(read_malformed(honest), ContainsSubstring("256 times"));
 }
 
-TEST_CASE("a file cut anywhere is refused") {
+TEST_CASE("an IDX file truncated at any byte is refused") {
   const TempFolder folder;
   const std::string raw = idx_header({4, 10}) + noise(40);
   for (const std::string& whole : {raw, gzip(raw)}) {
@@ -192,7 +192,7 @@ TEST_CASE("the greatest label determines the number of classes") {
     CHECK(open_idx({images, folder.write("labels", idx_header({3}) + labels)})->classes() ==
           classes);
   }
-  // A data set known by name has a known number.
+  // For a named data set the number is known.
   const auto labels = folder.write("labels", idx_header({3}) + "\x01\x02\x03");
   CHECK(open_idx({images, labels}, 10)->classes() == 10);
 }
@@ -241,7 +241,7 @@ std::string values_of(const fs::path& path, bool inflates) {
   return {file.values.begin(), file.values.end()};
 }
 
-/// A user's cache, of inflated files among others.
+/// A user's cache folder, which contains the cache of inflated files.
 struct Cache : TempFolder {
   std::vector<fs::path> kept() const {
     if (!fs::exists(inflated)) return {};
@@ -262,7 +262,7 @@ struct Compressed {
   fs::path path;
 };
 
-TEST_CASE("inflated content is read from the cache the next time") {
+TEST_CASE("inflated content is read from the cache the second time") {
   const Cache cache;
   const Compressed file('a');
   const auto inflated_once = [](const Compressed& compressed) {
@@ -274,22 +274,22 @@ TEST_CASE("inflated content is read from the cache the next time") {
   const fs::path kept = cache.kept().front();
   fs::permissions(kept, fs::perms::owner_all);
 
-  SECTION("a file of other bytes is another one") {
+  SECTION("a file with other content has a separate entry") {
     inflated_once(Compressed('b'));
     CHECK(cache.kept().size() == 2);
   }
-  SECTION("a changed byte is noticed") {
+  SECTION("a changed byte is detected") {
     std::fstream(kept, std::ios::in | std::ios::out).seekp(500'000).put('!');
     inflated_once(file);
     CHECK(cache.kept().size() == 1);
   }
-  SECTION("a lost tail is noticed") {
+  SECTION("a truncated entry is detected") {
     fs::resize_file(kept, 500'000);
     inflated_once(file);
   }
 }
 
-TEST_CASE("a file that another process is still writing is left to it") {
+TEST_CASE("a file that another process is still writing is left alone") {
   const Cache cache;
   const Compressed file('a');
   values_of(file.path, true);
@@ -300,7 +300,7 @@ TEST_CASE("a file that another process is still writing is left to it") {
   CHECK(fs::exists(unfinished));
 }
 
-TEST_CASE("small files and broken ones are not kept") {
+TEST_CASE("small and broken files are not cached") {
   const Cache cache;
   const TempFolder folder;
   CHECK(values_of(folder.write("small", gzip(idx_header({5}) + "hello")), true) == "hello");
@@ -322,7 +322,7 @@ TEST_CASE("the cache keeps the eight most recently used files") {
   values_of(first.path, false);
 }
 
-TEST_CASE("a cache that others may write to is not used") {
+TEST_CASE("a cache that other users can write to is not used") {
   const Cache cache;
   fs::create_directories(cache.inflated);
   fs::permissions(cache.inflated, fs::perms::all);

@@ -12,7 +12,7 @@ using namespace testing;
 using ClassNumbers = std::vector<std::int32_t>;
 using Names = std::vector<std::string>;
 
-/// A folder with the pictures that the lists of these tests name.
+/// A folder with the pictures in these tests' lists.
 struct Pictures : TempFolder {
   Pictures() {
     for (const char* name :
@@ -28,7 +28,7 @@ std::shared_ptr<ImageSource> open_list(const TempFolder& folder, const std::stri
   return open_image_list(folder.write("list.csv", text), kind, bad);
 }
 
-TEST_CASE("lists are read as RFC 4180 says") {
+TEST_CASE("lists are read according to RFC 4180") {
   const Pictures folder;
   const std::vector<std::string> texts{
       "path,label\np/a.png,x\np/b.png,y\n",
@@ -80,13 +80,13 @@ TEST_CASE("integers are class numbers, other labels are names") {
     CHECK_ERROR(open_list(folder, "path,label\np/a.png," + number + "\n"), ExitCode::kData,
                 "label " + number);
   }
-  // A test set is read as the training set was.
+  // A test set follows the training set.
   CHECK(open_list(folder, "path,label\np/a.png,2\n", {true, true})->class_names() == Names{"2"});
   CHECK_ERROR(open_list(folder, "path,label\np/a.png,x\n", {true, false}), ExitCode::kData,
               "the label \"x\" is not an integer");
 }
 
-TEST_CASE("repeated rows are dropped, contradictions are refused") {
+TEST_CASE("repeated rows are dropped, and contradictory ones are refused") {
   const Pictures folder;
   const auto list = open_list(folder, "path,label\np/a.png,x\np/b.png,y\np/a.png,x\n./p/b.png,y\n");
   CHECK(list->count() == 2);
@@ -97,7 +97,7 @@ TEST_CASE("repeated rows are dropped, contradictions are refused") {
               ExitCode::kData, "line 4: ", "also on line 2, with a different holdout");
 }
 
-TEST_CASE("a broken list is refused with its line") {
+TEST_CASE("a broken list is refused with the line of the error") {
   const Pictures folder;
   const std::vector<std::pair<std::string, std::string>> rows{
       {"", "line 1: the file is empty"},
@@ -152,7 +152,7 @@ settings::DataOptions options_for(const TempFolder& folder, const std::string& t
   return options;
 }
 
-TEST_CASE("a fraction of a set that the column holdout names is refused") {
+TEST_CASE("a fraction for a set that the holdout column defines is refused") {
   const Pictures folder;
   settings::DataOptions options = options_for(
       folder, "path,label,holdout\np/a.png,x,train\np/b.png,x,test\np/c.png,y,validation\n");
@@ -160,7 +160,7 @@ TEST_CASE("a fraction of a set that the column holdout names is refused") {
   CHECK_ERROR(DatasetReader{options}, ExitCode::kConfig, "/data/validation: ", "list.csv has rows");
 }
 
-TEST_CASE("a list without a test set is refused, and 0.2 is offered") {
+TEST_CASE("a list without a test set is refused, and the error suggests 0.2") {
   const Pictures folder;
   settings::DataOptions options = options_for(folder, "path,label\np/a.png,x\np/b.png,x\n");
   CHECK_ERROR(DatasetReader{options}, ExitCode::kConfig, "such as 0.2");

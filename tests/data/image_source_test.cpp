@@ -32,7 +32,7 @@ TEST_CASE("sources are concatenated, and views of views select among them") {
   CHECK(SampleView().count() == 0);
 }
 
-TEST_CASE("pixels are converted to the wanted geometry, or copied if they have it") {
+TEST_CASE("pixels are converted to the requested size and channels, or copied if they match") {
   const SampleView view({draw_digits(7, 3)});
   std::vector<std::uint8_t> buffer;
   std::vector<std::uint8_t> own(784);
@@ -58,7 +58,7 @@ TEST_CASE("the hash of a view depends on its sources and on every selection") {
   CHECK(a.select({0, 1}).hash() != a.hash());
 }
 
-/// A gray picture that is stored as RGB.
+/// A grayscale picture stored as RGB.
 std::string gray_as_rgb(std::int64_t side) {
   return imaging::encode_png(imaging::with_channels(picture(side, side), 3));
 }
@@ -68,7 +68,7 @@ PictureSurvey survey(const TempFolder& folder) {
   return survey_pictures(*open_image_folder(folder.path(), bad), folder.path());
 }
 
-TEST_CASE("pictures of one size are told from mixed ones, whose median shorter side counts") {
+TEST_CASE("a survey of mixed sizes has the size of the picture with the median shorter side") {
   const TempFolder folder;
   for (const char* name : {"a/1.png", "a/2.png", "b/1.png"}) folder.write(name, png(20, 30));
   PictureSurvey found = survey(folder);
@@ -86,7 +86,7 @@ TEST_CASE("pictures of one size are told from mixed ones, whose median shorter s
   CHECK(found.elongated == Approx(4. / 7));
 }
 
-TEST_CASE("pictures are gray if all are, as stored or by their pixels") {
+TEST_CASE("pictures are gray if all of them are, either by their format or by their pixels") {
   const TempFolder folder;
   folder.write("a/1.png", png(9, 9));
   CHECK(survey(folder).gray);
@@ -96,7 +96,7 @@ TEST_CASE("pictures are gray if all are, as stored or by their pixels") {
   CHECK_FALSE(survey(folder).gray);
 }
 
-TEST_CASE("unusable pictures are listed, and the others looked at") {
+TEST_CASE("unusable pictures are listed, and the others are examined") {
   const TempFolder folder;
   folder.write("a/1.png", png(9, 9));
   folder.write("a/2.png", png(9, 9).substr(0, 20));

@@ -29,7 +29,7 @@ std::shared_ptr<ImageSource> open_database(const std::filesystem::path& path) {
   return open_lmdb(path, bad);
 }
 
-TEST_CASE("an LMDB gives its samples in the order of the keys, by folder or file") {
+TEST_CASE("an LMDB opened by folder or file yields its samples in key order") {
   const TempFolder folder;
   write(folder.path() / "db", three_samples());
   for (const char* path : {"db", "db/data.mdb"}) {
@@ -84,7 +84,7 @@ TEST_CASE("a broken record is refused with its key, or listed and skipped") {
   CHECK_THAT(bad.skipped()[0], ContainsSubstring("key 00000001"));
 }
 
-TEST_CASE("databases that are missing, empty, cut off, damaged or of another kind are refused") {
+TEST_CASE("missing, empty, truncated, damaged and unrelated databases are refused") {
   const TempFolder folder;
   CHECK_ERROR(open_database(folder.path() / "missing"), ExitCode::kData, "missing");
   write(folder.path() / "empty", {});
@@ -105,11 +105,11 @@ TEST_CASE("databases that are missing, empty, cut off, damaged or of another kin
   CHECK_ERROR(open_database(folder.path() / "newer"), ExitCode::kData, "an unsupported version");
 }
 
-TEST_CASE("no damage of a database crashes its reader, and messages about it are short") {
+TEST_CASE("a damaged database never crashes its reader, and the messages are short") {
   const TempFolder folder;
   std::map<std::string, std::string> samples;
   for (int i = 0; i < 300; ++i) {
-    const std::size_t bytes = i % 50 == 0 ? 9000 : 400;  // on pages of its own, or among others
+    const std::size_t bytes = i % 50 == 0 ? 9000 : 400;  // on overflow pages, or on shared pages
     samples[std::to_string(1000 + i)] = write_caffe2_record(std::string(bytes, 'x'), i % 10);
   }
   write(folder.path() / "db", samples);
@@ -120,7 +120,7 @@ TEST_CASE("no damage of a database crashes its reader, and messages about it are
   for (int round = 0; round < 3000; ++round) {
     std::string damaged = whole;
     const std::size_t page = 4096 * (random() % (whole.size() / 4096));
-    // Headers and places of entries are at a page's beginning.
+    // Headers and offsets of entries are at the beginning of a page.
     const std::size_t reach = round % 3 == 0 ? 4096 : 200;
     for (unsigned i = 0; i <= random() % 8; ++i) {
       damaged[page + random() % reach] = static_cast<char>(random());
@@ -153,7 +153,7 @@ std::string field(char tag, const std::string& content) {
 const std::string kImage = field(1, "\x08\x01\x10\x04" + field(6, "JPEG"));
 const std::string kLabel = field(1, "\x08\x01\x10\x02" + field(4, "\x05"));
 
-TEST_CASE("an image and its label come back as they were written") {
+TEST_CASE("an image and its label survive a round trip") {
   for (const std::int32_t label : {0, 1, 127, 128, 999, INT32_MAX}) {
     const std::string bytes = write_caffe2_record("some bytes", label);
     const Caffe2Record record = parse_record(bytes);
@@ -162,7 +162,7 @@ TEST_CASE("an image and its label come back as they were written") {
   }
 }
 
-TEST_CASE("the bytes are those of caffe2.proto") {
+TEST_CASE("records have the encoding of caffe2.proto") {
   CHECK(write_caffe2_record("JPEG", 5) == kImage + kLabel);
 }
 
@@ -180,7 +180,7 @@ TEST_CASE("tensors may come in either order, with unpacked or 64-bit labels and 
   }
 }
 
-TEST_CASE("records of other shapes are refused") {
+TEST_CASE("records with other contents are refused") {
   const std::string negative = field(1, "\x10\x02" + field(4, std::string(9, '\xFF') + "\x01"));
   const std::vector<std::pair<std::string, const char*>> table{
       {"", "db: key 7: byte 0 of the record: has no image"},
@@ -196,7 +196,7 @@ TEST_CASE("records of other shapes are refused") {
     CHECK_ERROR(parse_record(bytes), ExitCode::kData, problem);
 }
 
-TEST_CASE("every cut-off record is refused, and no damage of a byte crashes the parser") {
+TEST_CASE("every truncated record is refused, and no changed byte crashes the parser") {
   const std::string whole = kImage + kLabel;
   for (std::size_t size = 0; size < whole.size(); ++size) {
     INFO("cut off at byte " << size);

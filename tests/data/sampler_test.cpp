@@ -11,17 +11,17 @@ std::vector<std::int64_t> first(const std::vector<std::int64_t>& order, std::ptr
   return {order.begin(), order.begin() + count};
 }
 
-TEST_CASE("apportioned numbers add up and follow the weights by largest remainders") {
+TEST_CASE("apportioned numbers add up, by the largest-remainder method") {
   using Numbers = std::vector<std::int64_t>;
   CHECK(apportion(128, {1, 1}) == Numbers{64, 64});
   CHECK(apportion(128, {2, 1}) == Numbers{85, 43});     // 85.3, 42.7
-  CHECK(apportion(10, {1, 1, 1}) == Numbers{4, 3, 3});  // equal remainders: the first
+  CHECK(apportion(10, {1, 1, 1}) == Numbers{4, 3, 3});  // equal remainders: the first gets more
   CHECK(apportion(10, {5, 3, 2}) == Numbers{5, 3, 2});
   CHECK(apportion(7, {0.5, 0.25, 0.25}) == Numbers{3, 2, 2});  // 3.5, 1.75, 1.75
   CHECK(apportion(0, {1, 2}) == Numbers{0, 0});
   CHECK(apportion(1, {1, 2}) == Numbers{0, 1});
-  CHECK(apportion(5, {1, 1000, 0}) == Numbers{1, 3, 1});  // enough for everyone
-  CHECK(apportion(2, {1, 1, 1000}) == Numbers{0, 0, 2});  // not enough
+  CHECK(apportion(5, {1, 1000, 0}) == Numbers{1, 3, 1});  // enough for at least one each
+  CHECK(apportion(2, {1, 1, 1000}) == Numbers{0, 0, 2});  // not enough for one each
   for (std::int64_t total = 0; total < 40; ++total) {
     for (const std::vector<double>& weights :
          {std::vector<double>{1, 1, 1}, {0.1, 0.7, 0.2}, {1e-9, 1, 1e9}, {3}}) {
@@ -37,8 +37,8 @@ TEST_CASE("apportioned numbers add up and follow the weights by largest remainde
 }
 
 TEST_CASE("the order of an epoch never changes between versions") {
-  // Checkpoints name a position in this order: other numbers here would train on other samples.
-  // torch.randperm(60000, generator=torch.Generator().manual_seed(seed + epoch))[:8], by
+  // Checkpoints store a position in this order, so a resumed run would train on other samples.
+  // torch.randperm(60000, generator=torch.Generator().manual_seed(seed + epoch))[:8] in
   // PyTorch 2.11.
   CHECK(first(epoch_permutation(60000, 1, 0), 8) ==
         std::vector<std::int64_t>{35845, 27522, 33254, 23645, 11299, 16178, 58355, 27002});
@@ -124,8 +124,7 @@ TEST_CASE("batches are taken evenly from the sets that have samples left") {
   CHECK(shares({4, 8}) == std::vector<std::int64_t>{0, 4});
 }
 
-TEST_CASE(
-    "each rank's order is a permutation of its own samples, another one in each epoch and rank") {
+TEST_CASE("each rank permutes its own samples, differently in each epoch and on each rank") {
   const PerRankSampler sets({50, 50});
   const auto first = sets.order(0, 1, 0);
   const auto second = sets.order(1, 1, 0);

@@ -22,20 +22,20 @@ settings::DataOptions shared_at(const std::filesystem::path& folder) {
   return data_at(settings::DataFormat::kIdx, folder, folder);
 }
 
-/// Returns the descriptors that another worker would inherit.
+/// Returns descriptors like those that another worker inherits.
 SharedDatasetHandle copy_of(const SharedDatasetHandle& handle) {
   return {::fcntl(handle.memory_fd, F_DUPFD_CLOEXEC, 3),
           ::fcntl(handle.ready_fd, F_DUPFD_CLOEXEC, 3)};
 }
 
-/// Runs a function in a new process; the result is its exit status.
+/// Runs a function in a new process, whose exit status is the result.
 pid_t start(const std::function<int()>& run) {
   const pid_t child = ::fork();
   if (child != 0) return child;
   int result = 99;
   try {
     result = run();
-  } catch (...) {  // nothing may reach the test framework of the parent
+  } catch (...) {  // must not reach the test framework
   }
   ::_exit(result);
 }
@@ -71,7 +71,7 @@ TEST_CASE("a late worker finds the samples, even after the launcher has ended") 
   CHECK(same(attach(late, milliseconds(0)), open_dataset(shared_at(folder.path()))));
 }
 
-TEST_CASE("a launcher that dies before the samples are there is noticed") {
+TEST_CASE("workers detect a launcher that dies before the samples are published") {
   std::array<int, 2> result{};
   REQUIRE(::pipe(result.data()) == 0);
   const auto started = std::chrono::steady_clock::now();
@@ -79,7 +79,7 @@ TEST_CASE("a launcher that dies before the samples are there is noticed") {
     auto shared = std::make_unique<SharedDataset>();
     start([&] {
       const SharedDatasetHandle handle = copy_of(shared->handle());
-      shared.reset();  // as a new program would: the launcher's own end is close-on-exec
+      shared.reset();  // like exec: the launcher's end is close-on-exec
       const auto failure = error_of([&] { attach(handle, milliseconds(20000)); });
       const char verdict = failure.is_peer_error ? 'y' : 'n';
       return ::write(result[1], &verdict, 1) == 1 ? 0 : 1;
@@ -95,7 +95,7 @@ TEST_CASE("a launcher that dies before the samples are there is noticed") {
   CHECK(std::chrono::steady_clock::now() - started < milliseconds(5000));
 }
 
-TEST_CASE("a launcher that is slow is not waited for without end") {
+TEST_CASE("workers do not wait forever for a slow launcher") {
   SharedDataset shared;
   const auto started = std::chrono::steady_clock::now();
   const auto failure = error_of([&] { attach(copy_of(shared.handle()), milliseconds(50)); });
@@ -104,7 +104,7 @@ TEST_CASE("a launcher that is slow is not waited for without end") {
   CHECK(std::chrono::steady_clock::now() - started >= milliseconds(50));
 }
 
-TEST_CASE("broken data fail the launcher, and the workers only because of it") {
+TEST_CASE("if the data is broken, the launcher fails and the workers are its victims") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   folder.write("train-labels-idx1-ubyte", "not labels");

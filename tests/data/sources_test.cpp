@@ -20,7 +20,7 @@ std::string cifar_record(int label, std::uint64_t salt = 1) {
   return static_cast<char>(label) + noise(3072, salt);
 }
 
-/// The six files of CIFAR-10 with a record each.
+/// Writes the six files of CIFAR-10, with one record each.
 void write_cifar(const TempFolder& folder, const std::string& name) {
   for (const char* file : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                            "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"}) {
@@ -40,7 +40,7 @@ settings::DataLocation test_at(const settings::DataLocation& location) {
   return find_idx_files(location, SplitName::kTest);
 }
 
-TEST_CASE("a data set is looked for in root, the path list, and the cache, in this order") {
+TEST_CASE("a data set is searched in root, the path list and the cache, in this order") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   const std::string list = (root / "nothing").string() + "::" + (root / "list").string();
@@ -67,7 +67,7 @@ TEST_CASE("without XDG_CACHE_HOME the cache is in the home folder") {
   CHECK(find("fashion-mnist") == place);
 }
 
-TEST_CASE("the error about a missing data set lists every place") {
+TEST_CASE("the error about a missing data set lists every searched folder") {
   const TempFolder folder;
   const ScopedEnvironment data("MNIST_TRAIN_DATA", "/first/list:/second/list");
   const ScopedEnvironment cache("XDG_CACHE_HOME", folder.path().c_str());
@@ -159,7 +159,7 @@ TEST_CASE("files are found in the layouts of Kaggle and torchvision") {
     const std::string type = std::string(name).ends_with("images") ? "idx3-ubyte" : "idx1-ubyte";
     const std::string file = std::string(name) + '-' + type;
     folder.write("kaggle/" + file + '/' + file, "");
-    folder.write("dotted/" + file + '/' + name + '.' + type, "");  // as gzip's headers call it
+    folder.write("dotted/" + file + '/' + name + '.' + type, "");  // name in the gzip headers
     folder.write("data/FashionMNIST/raw/" + file, "");
   }
   for (const char* name :
@@ -182,7 +182,7 @@ TEST_CASE("files are found in the layouts of Kaggle and torchvision") {
   CHECK_ERROR(train_at({root / "data", {}}), ExitCode::kData,
               (root / "data").string() + ": several of its subfolders",
               "data.train to one of them:\n  " + emnist.string() + "\n  " + raw.string());
-  // A file that is there as such hides one in a folder.
+  // A plain file takes precedence over one in a folder.
   folder.write("kaggle/train-images.idx3-ubyte", "");
   CHECK(train_at({kaggle, {}}).images == kaggle / "train-images.idx3-ubyte");
   write_cifar(folder, "cifar/cifar-10-batches-bin");
@@ -190,7 +190,7 @@ TEST_CASE("files are found in the layouts of Kaggle and torchvision") {
         std::vector<fs::path>{root / "cifar/cifar-10-batches-bin/test_batch.bin"});
 }
 
-TEST_CASE("a data set is found by the names that others give its folder") {
+TEST_CASE("a data set is found under the folder names of torchvision and of its archive") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
@@ -205,7 +205,7 @@ TEST_CASE("a data set is found by the names that others give its folder") {
   CHECK(find("cifar10", root) == root / "cifar-10-batches-bin");
 }
 
-TEST_CASE("files may be named singly") {
+TEST_CASE("the config may give single files") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   folder.write("my-images-idx3.gz", "");
@@ -235,7 +235,7 @@ TEST_CASE("ambiguous and incomplete locations are refused") {
       {"lonely", "no labels file"},
       {"lonely/images", "no labels file"},
       {"two", "several files may contain the images (a-images, b-images); set data.test to"},
-      {"training", "no images for data.test"},  // never the training set by mistake
+      {"training", "no images for data.test"},  // must not fall back to the training set
       {"empty", "no images for data.test"},
       {"missing", "no such file or folder (data.test)"},
   };
@@ -245,7 +245,7 @@ TEST_CASE("ambiguous and incomplete locations are refused") {
   }
 }
 
-TEST_CASE("the batches of CIFAR-10 are found in their order, and none may be missing") {
+TEST_CASE("CIFAR-10's batches are found in order, and none may be missing") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   for (const char* name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
@@ -270,7 +270,7 @@ TEST_CASE("the batches of CIFAR-10 are found in their order, and none may be mis
   CHECK(find_cifar_files({one, {}}, SplitName::kTest) == std::vector<fs::path>{one});
 }
 
-TEST_CASE("records of several batches are one set, with planes red, green and blue") {
+TEST_CASE("records of several batches form one set, with red, green and blue planes") {
   const TempFolder folder;
   const auto first = folder.write("1.bin", cifar_record(3, 1) + cifar_record(9, 2));
   const auto second = folder.write("2.bin", cifar_record(0, 3));
@@ -286,7 +286,7 @@ TEST_CASE("records of several batches are one set, with planes red, green and bl
   }
 }
 
-TEST_CASE("batches that are empty, cut off or labelled wrongly are refused with file and offset") {
+TEST_CASE("empty, truncated and wrongly labelled batches are refused with file and offset") {
   const TempFolder folder;
   const std::string good = cifar_record(1) + cifar_record(2);
   const std::vector<std::pair<std::string, const char*>> table{
@@ -322,7 +322,7 @@ TEST_CASE("class folders become classes in the order of their names") {
   CHECK(text_in(*set, 2) == "b2");
 }
 
-TEST_CASE("a folder of images alone is one class of its name") {
+TEST_CASE("a folder with only images is one class with the folder's name") {
   const TempFolder folder;
   folder.write("train/cat/1.png", "1");
   folder.write("train/cat/2.png", "2");
@@ -337,7 +337,7 @@ TEST_CASE("a folder of images alone is one class of its name") {
   CHECK_THAT(skipping.skipped()[0], ContainsSubstring("ant, dog"));
 }
 
-TEST_CASE("test classes are numbered as in training, and must be the same ones") {
+TEST_CASE("test classes have the training set's numbers, and must be the same classes") {
   const TempFolder folder;
   folder.write("dog/1.png", "1");
   folder.write("cat/1.png", "1");
@@ -349,7 +349,7 @@ TEST_CASE("test classes are numbered as in training, and must be the same ones")
               "no pictures of the class of the training set: bee");
 }
 
-TEST_CASE("a folder that is no data set is refused by name") {
+TEST_CASE("a folder that is not a data set is refused, and the error names it") {
   const TempFolder folder;
   CHECK_ERROR(open_pictures(folder.path() / "missing"), ExitCode::kData, "missing: cannot list");
   CHECK_ERROR(open_pictures(folder.path()), ExitCode::kData, "no class folders");
@@ -361,7 +361,7 @@ TEST_CASE("a folder that is no data set is refused by name") {
               "2.png: is a file; expected a folder of class folders");
 }
 
-TEST_CASE("what is no class and no picture is left out, with the reason") {
+TEST_CASE("files and folders that are neither pictures nor classes are skipped with a reason") {
   const TempFolder folder;
   for (const char* file :
        {"a/1.png", "a/2.WebP", "a/x/3.bmp", "a/4.ppm", "a/5.pgm", "b/1.png", "a/n.txt", "a/x/m.TXT",
@@ -387,7 +387,7 @@ TEST_CASE("what is no class and no picture is left out, with the reason") {
                                             "mogrify -format png *.tif)"}});
 }
 
-TEST_CASE("bad files and folders are refused by name, or listed and left out") {
+TEST_CASE("bad files and folders are refused, or listed and skipped") {
   const TempFolder folder;
   for (const std::string name : {"empty-file", "newline", "utf8", "loop", "dangling"}) {
     folder.write(name + "/a/good.png", "1");
@@ -413,7 +413,7 @@ TEST_CASE("bad files and folders are refused by name, or listed and left out") {
     CHECK_THAT(bad.skipped()[0], ContainsSubstring(problem));
     CHECK_THAT(set->sample_name(0), EndsWith("/a/good.png"));
   }
-  // A class whose name is not text is never skipped.
+  // A class whose name is not valid text is never skipped.
   folder.write("classes/cats/1.png", "1");
   folder.write("classes/\xFF\xFE/1.png", "1");
   BadSamples bad(true);
@@ -423,7 +423,7 @@ TEST_CASE("bad files and folders are refused by name, or listed and left out") {
           "\\xff\\xfe: its name contains control characters or invalid UTF-8; rename the folder"));
 }
 
-TEST_CASE("a file that shrank or was removed since it was listed is named") {
+TEST_CASE("a file that shrank or was removed since it was listed is an error") {
   const TempFolder folder;
   const fs::path file = folder.write("a/1.png", "12345");
   const auto set = open_pictures(folder.path());
@@ -433,7 +433,7 @@ TEST_CASE("a file that shrank or was removed since it was listed is named") {
   CHECK_ERROR(bytes_in(*set, 0), ExitCode::kData, "1.png: cannot be read: No such file");
 }
 
-TEST_CASE("drawn digits have MNIST's geometry, cycle through the classes and never repeat") {
+TEST_CASE("synthetic digits have MNIST's size, cycle through the classes and never repeat") {
   const auto set = draw_digits(0, 500);
   CHECK(set->count() == 500);
   CHECK(set->geometry()->text() == "1 x 28 x 28");
@@ -448,12 +448,12 @@ TEST_CASE("drawn digits have MNIST's geometry, cycle through the classes and nev
     different.insert(pixels);
   }
   CHECK(different.size() == 500);
-  // A digit depends on its number alone.
+  // A digit depends only on its number.
   const auto some = draw_digits(30, 10);
   for (std::int64_t i = 0; i < 10; ++i) CHECK(bytes_in(*set, 30 + i) == bytes_in(*some, i));
 }
 
-TEST_CASE("a synthetic data set is read like any other, limits included") {
+TEST_CASE("a synthetic data set is read like any other, including limits") {
   settings::DataOptions options;
   options.dataset.reset();
   options.format = settings::DataFormat::kSynthetic;

@@ -10,7 +10,7 @@ using Catch::Matchers::ContainsSubstring;
 constexpr BuildInfo kWithCuda{"0.1.0", "", "GNU", "2.11.0", "13.0", "2.28.9", ""};
 constexpr BuildInfo kWithoutCuda{"0.1.0", "", "GNU", "2.11.0", "", "", ""};
 
-/// A machine with so many GPUs on which all is well.
+/// A healthy machine with N GPUs.
 Driver healthy(int gpus) {
   Driver driver;
   driver.kernel_version = "580.65.06";
@@ -31,7 +31,7 @@ Finding of_topic(const Findings& findings, const std::string& topic) {
 
 }  // namespace
 
-TEST_CASE("GPUs with a driver that is new enough are fine") {
+TEST_CASE("GPUs with a sufficiently new driver have no problems") {
   const Findings findings = check_gpus(healthy(2), kWithCuda);
   for (const Finding& finding : findings) CHECK(finding.verdict == Verdict::kGood);
   CHECK(of_topic(findings, "GPU 1").text == "NVIDIA H200, 139.7 GiB, compute 9.0");
@@ -39,7 +39,7 @@ TEST_CASE("GPUs with a driver that is new enough are fine") {
   CHECK(check_nccl(healthy(2), kWithCuda).text == "2.28.9");
 }
 
-TEST_CASE("a driver that is older than the build's CUDA is a problem with a remedy") {
+TEST_CASE("a driver older than the build's CUDA is a problem with a remedy") {
   Driver driver = healthy(1);
   driver.cuda_version = 12080;
   const Findings findings = check_gpus(driver, kWithCuda);
@@ -57,7 +57,7 @@ TEST_CASE("a GPU that this build cannot use is a problem") {
   CHECK_THAT(of_topic(findings, "driver").remedy, ContainsSubstring("scripts/setup --cuda"));
 }
 
-TEST_CASE("little shared memory matters to several GPUs alone") {
+TEST_CASE("too little shared memory is a warning only with several GPUs") {
   CHECK(check_shared_memory(healthy(1), 64e6).verdict == Verdict::kGood);
   CHECK(check_shared_memory(healthy(1), std::nullopt).verdict == Verdict::kGood);
   CHECK(check_shared_memory(healthy(2), 16e9).verdict == Verdict::kGood);
@@ -68,7 +68,7 @@ TEST_CASE("little shared memory matters to several GPUs alone") {
   }
 }
 
-TEST_CASE("a machine without GPUs says why there are none") {
+TEST_CASE("without usable GPUs, the finding reports why") {
   const Finding nothing = check_gpus(Driver{}, kWithCuda).front();
   CHECK(nothing.verdict == Verdict::kNote);
   CHECK(nothing.remedy.empty());

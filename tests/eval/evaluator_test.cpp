@@ -34,7 +34,7 @@ Evaluation in_one_go(std::int64_t count, bool with_batch_norm = false) {
   return evaluation;
 }
 
-/// Evaluates a part of the images in batches of 4 on the CPU.
+/// Evaluates a rank's share of the images in batches of 4 on the CPU.
 Evaluation evaluated(const comm::Communicator& communicator, const EvaluationRequest& request = {},
                      std::int64_t count = kCount) {
   return evaluate(
@@ -49,7 +49,7 @@ std::vector<Evaluation> evaluated_by(int ranks, const EvaluationRequest& request
   });
 }
 
-TEST_CASE("every sample counts once, however large the batches are") {
+TEST_CASE("every sample counts once, whatever the batch size") {
   const Evaluation expected = in_one_go(kCount);
   for (const std::int64_t batch_size : {1, 5, 36, 37, 1000}) {
     std::int64_t batches = 0;
@@ -63,7 +63,7 @@ TEST_CASE("every sample counts once, however large the batches are") {
   }
 }
 
-TEST_CASE("ranks share the samples and agree, even ranks without samples; shards fix the bits") {
+TEST_CASE("ranks agree on the result, even without samples, and shards make it bit-identical") {
   for (const std::int64_t count : {kCount, std::int64_t{2}, std::int64_t{1}}) {
     const Evaluation expected = in_one_go(count);
     const Evaluation in_shards = evaluated(comm::Communicator(), {.shards = 3}, count);
@@ -83,7 +83,7 @@ TEST_CASE("ranks share the samples and agree, even ranks without samples; shards
   }
 }
 
-/// Checks that the predictions are of the same samples and classes, with nearly the same scores.
+/// Checks that both have the same samples and predicted classes, with nearly the same scores.
 void check_predictions(const Evaluation& result, const Evaluation& expected, double margin = 0) {
   REQUIRE(result.predictions.size() == expected.predictions.size());
   for (std::size_t i = 0; i < expected.predictions.size(); ++i) {
@@ -97,7 +97,7 @@ void check_predictions(const Evaluation& result, const Evaluation& expected, dou
   }
 }
 
-TEST_CASE("confusion and predictions do not depend on the ranks") {
+TEST_CASE("confusion matrix and predictions do not depend on the number of ranks") {
   const EvaluationRequest request{.predictions = {{0, 3}, {10, 14}, {30, kCount}}};
   const Evaluation alone = evaluated(comm::Communicator(), request);
   REQUIRE(alone.counts.confusion.size() == 100);
@@ -152,8 +152,7 @@ TEST_CASE("all wrong predictions are returned on any number of ranks") {
   }
 }
 
-TEST_CASE(
-    "a bf16 copy of the model does not change accuracy and predictions, and hardly the loss") {
+TEST_CASE("a bf16 copy of the model changes only the loss, and only slightly") {
   constexpr std::int64_t kMany = 300;
   const auto evaluate_on = [&](const comm::Communicator& communicator, bool by_copy) {
     const auto model = tiny_model(1);
@@ -161,7 +160,8 @@ TEST_CASE(
     {
       const at::NoGradGuard no_grad;
       for (const auto& some : {model, bf16_copy}) {
-        for (at::Tensor& parameter : some->parameters()) parameter.mul_(4);  // to be sure
+        for (at::Tensor& parameter : some->parameters())
+          parameter.mul_(4);  // makes the model confident
       }
     }
     bf16_copy->compute_in_bfloat16();
@@ -196,7 +196,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("evaluating uses the stored statistics and changes neither weights nor buffers") {
+TEST_CASE("evaluation uses running statistics and changes neither weights nor buffers") {
   const auto model = tiny_model(1, /*with_batch_norm=*/true);
   model->train();
   std::vector<at::Tensor> before;
@@ -214,7 +214,7 @@ TEST_CASE("evaluating uses the stored statistics and changes neither weights nor
 constexpr std::int64_t kClasses = 3;
 constexpr float kByModel = 40;  // every logit of the model
 
-/// A model whose logits for an image, which is one number, are a row of a table.
+/// A model whose images are single numbers, which select a row of logits from a table.
 class Table : public models::Model {
  public:
   explicit Table(at::Tensor rows) : rows_(std::move(rows)) {}
@@ -232,7 +232,7 @@ class Table : public models::Model {
   at::Tensor rows_;  // [samples,classes]
 };
 
-/// A set of images 1x1, each the number of its sample, up to 256.
+/// A set of up to 256 1x1 images; each pixel is the number of its sample.
 data::ImageSet numbered_set(const std::vector<std::uint16_t>& labels, std::int64_t classes) {
   const auto owner =
       std::make_shared<std::pair<std::vector<std::uint8_t>, std::vector<std::uint16_t>>>(
@@ -248,17 +248,17 @@ data::ImageSet numbered_set(const std::vector<std::uint16_t>& labels, std::int64
   return set;
 }
 
-/// The measures of an evaluation, by LibTorch's operations.
-struct Measures {
-  std::vector<std::int64_t> samples, predicted, correct;  // by class
+/// The metrics of an evaluation, computed by LibTorch's operations.
+struct Metrics {
+  std::vector<std::int64_t> samples, predicted, correct;  // per class
   double top5 = 0;
   double balanced = 0;
 };
 
-Measures measures_of(const at::Tensor& logits, const std::vector<std::uint16_t>& labels) {
+Metrics metrics_of(const at::Tensor& logits, const std::vector<std::uint16_t>& labels) {
   const std::int64_t classes = logits.size(1);
   const at::Tensor truth = at::tensor(std::vector<std::int64_t>(labels.begin(), labels.end()));
-  // Of equal logits the first counts.
+  // Of equal logits, the first is predicted.
   const at::Tensor order = std::get<1>(at::sort(logits, /*stable=*/true, 1, /*descending=*/true));
   const at::Tensor guess = order.select(1, 0);
   const auto count = [&](const at::Tensor& of) { return at::bincount(of, {}, classes); };
@@ -275,11 +275,11 @@ Measures measures_of(const at::Tensor& logits, const std::vector<std::uint16_t>&
           recalls.mean().item<double>()};
 }
 
-TEST_CASE("balanced accuracy, the top five and counts are right with any number of classes") {
+TEST_CASE("balanced accuracy, top-5 accuracy and counts are correct for any number of classes") {
   constexpr std::int64_t kSamples = 200;
   for (const std::int64_t classes : {3, 6, 300, 1024, 1025, 65536}) {
     INFO(classes << " classes");
-    // Few different logits, so that many are equal, and some samples that are predicted right.
+    // Few distinct logits, so many are equal, and some samples are predicted correctly.
     at::Tensor logits = at::arange(kSamples * classes, at::kDouble)
                             .mul_(12.9898)
                             .sin_()
@@ -293,7 +293,7 @@ TEST_CASE("balanced accuracy, the top five and counts are right with any number 
           classes - 1 - sample * sample % std::min<std::int64_t>(classes, 40)));
       if (sample % 3 == 0) logits[sample][labels.back()] = 4;
     }
-    const Measures expected = measures_of(logits, labels);
+    const Metrics expected = metrics_of(logits, labels);
     EvaluationRequest request;
     request.predictions = {{1, 3}};
     for (const int ranks : {1, 2, 3}) {
@@ -331,7 +331,7 @@ TEST_CASE("balanced accuracy, the top five and counts are right with any number 
   }
 }
 
-/// Returns images [n,1,1,1] that are the numbers from `begin` to `end` - 1.
+/// Returns images [n,1,1,1] with the numbers from `begin` to `end` - 1.
 at::Tensor numbered(std::int64_t begin, std::int64_t end) {
   return at::arange(begin, end, at::kFloat).view({-1, 1, 1, 1});
 }
@@ -341,17 +341,17 @@ at::Tensor table(const std::vector<float>& numbers) {
   return at::tensor(numbers).view({-1, kClasses});
 }
 
-TEST_CASE("the model computes the samples that its bf16 copy may get wrong, and the wanted ones") {
+TEST_CASE("the model recomputes samples that its bf16 copy may get wrong, and requested ones") {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   const at::Tensor cascaded = table({
-      3,    1,   0,    // clearly right
+      3,    1,   0,    // clearly correct
       0,    3,   0,    // clearly wrong
-      0.75, 0,   0,    // right by less than one
-      64,   57,  0,    // right by less than an eighth of the greatest
-      64,   55,  0,    // clearly right
-      kNan, 0,   0,    // no number
-      8,    0,   0,    // clearly right, but wanted
-      2,    0.5, -32,  // right by less than an eighth of the greatest absolute value
+      0.75, 0,   0,    // correct by less than one
+      64,   57,  0,    // correct by less than an eighth of the largest
+      64,   55,  0,    // clearly correct
+      kNan, 0,   0,    // NaN
+      8,    0,   0,    // clearly correct, but requested
+      2,    0.5, -32,  // correct by less than an eighth of the largest absolute value
   });
   const std::int64_t samples = cascaded.size(0);
   Table bf16_copy(cascaded);
@@ -379,7 +379,7 @@ TEST_CASE("the model computes the samples that its bf16 copy may get wrong, and 
   }
 }
 
-TEST_CASE("cascaded logits begin anew after each `take`") {
+TEST_CASE("`take` resets the cascaded logits") {
   Table bf16_copy(table({0, 9, 0, 9, 0, 0, 0, 0, 9}));
   Table model(at::full({3, kClasses}, kByModel));
   CascadedLogits logits(model, bf16_copy, /*batch_size=*/2);

@@ -1,5 +1,4 @@
-// A record of a Caffe2 LMDB: what was read lies within it, and is written and read again as the
-// same.
+// A record of a Caffe2 LMDB. What was read must be within the input and survive a round trip.
 
 #include <limits>
 

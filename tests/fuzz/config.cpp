@@ -1,4 +1,4 @@
-// A config from anyone: read or refused, and what was read is written and read again as the same.
+// An untrusted config: either refused, or its effective config survives a round trip.
 
 #include "base/error.h"
 #include "fuzz/input.h"

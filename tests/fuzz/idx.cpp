@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const mnist_train::data::IdxFile read = mnist_train::data::read_idx_file(file.path());
     std::size_t product = 1;
     for (const std::int64_t dimension : read.shape) product *= static_cast<std::size_t>(dimension);
-    const std::size_t bytes = read.values.size() / product;  // of an element
+    const std::size_t bytes = read.values.size() / product;  // per element
     if (bytes * product != read.values.size() || (bytes != 1 && bytes != 2 && bytes != 4)) {
       std::abort();
     }

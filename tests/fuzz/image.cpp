@@ -1,4 +1,4 @@
-// A picture of any format that is read.
+// A picture in any supported format.
 
 #include "base/error.h"
 #include "fuzz/input.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-/// One input as a file, for parsers that take a path; it lives in memory.
+/// One input as an in-memory file, for parsers that take a path.
 class InputFile {
  public:
   InputFile(const std::uint8_t* data, std::size_t size) : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {
@@ -25,6 +25,6 @@ class InputFile {
   int fd_;
 };
 
-/// What libFuzzer calls with every input. A parser may throw what its header promises; anything
-/// else, and what the sanitizers see, is a finding.
+/// libFuzzer calls this with every input. A parser may throw what its header documents; anything
+/// else, including reports of sanitizers, is a bug.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);

@@ -1,5 +1,4 @@
-// Runs a fuzz target over the files of a folder, once each: what libFuzzer does with a corpus, for
-// compilers that have no libFuzzer.
+// Runs a fuzz target on each file of a corpus, like libFuzzer, for compilers without libFuzzer.
 
 #include <algorithm>
 #include <fstream>
@@ -18,10 +17,10 @@ int main(int argc, char** argv) {
   }
   std::sort(files.begin(), files.end());
   for (const auto& path : files) {
-    std::cout << path.string() << std::endl;  // the last one named is the one that crashed
+    std::cout << path.string() << std::endl;  // after a crash, the last path is the culprit
     std::ifstream file(path, std::ios::binary);
     const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-    // A copy of the exact size, so that the sanitizer sees a byte too far.
+    // A copy of the exact size, so the sanitizer detects reads beyond the end.
     const std::vector<std::uint8_t> input(bytes.begin(), bytes.end());
     LLVMFuzzerTestOneInput(input.data(), input.size());
   }

@@ -1,4 +1,4 @@
-// A run folder from anyone, made into a page: each of its files holds the input in turn.
+// Pages of an untrusted run folder: each of its files contains the input in turn.
 
 #include <array>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// The directory of the zip archive that a .pt file is.
+// The central directory of a .pt file, which is a zip archive.
 
 #include <stdexcept>
 

@@ -22,7 +22,7 @@ std::string from_hex(const std::string& digits) {
   return bytes;
 }
 
-/// A picture that JPEG keeps well: colours that change slowly.
+/// A smooth picture, which JPEG preserves well.
 Image gradient(std::int64_t height, std::int64_t width, std::int64_t channels) {
   Image image{height, width, channels, {}};
   for (std::int64_t y = 0; y < height; ++y) {
@@ -43,7 +43,7 @@ int greatest_difference(const Image& a, const Image& b) {
   return greatest;
 }
 
-/// Decodes an image of this format, whose header must agree with the original.
+/// Decodes an image in this format; checks that its header matches the original.
 Image decoded(const std::string& bytes, Format format, const Image& original) {
   const Header header = read_header(bytes_of(bytes), "name");
   CHECK(header.format == format);
@@ -55,14 +55,14 @@ Image decoded(const std::string& bytes, Format format, const Image& original) {
   return image;
 }
 
-TEST_CASE("PNG gives back every pixel") {
+TEST_CASE("PNG preserves every pixel") {
   for (const std::int64_t channels : {1, 3}) {
     const Image image = gradient(7, 5, channels);
     CHECK(decoded(encode_png(image), Format::kPng, image).pixels == image.pixels);
   }
 }
 
-TEST_CASE("JPEG gives back nearly the same pixels") {
+TEST_CASE("JPEG approximately preserves pixels") {
   for (const std::int64_t channels : {1, 3}) {
     const Image image = gradient(19, 23, channels);
     const std::string bytes = encode_jpeg(image, 95);
@@ -73,10 +73,10 @@ TEST_CASE("JPEG gives back nearly the same pixels") {
   }
 }
 
-TEST_CASE("every cut-off image is refused with its name") {
+TEST_CASE("every truncated image is refused, and the error names it") {
   const Image image = gradient(16, 16, 3);
   for (const std::string& whole : {encode_png(image), encode_jpeg(image, 90)}) {
-    // The last bytes of a PNG are a chunk without content, which decoders need not wait for.
+    // The last bytes of a PNG are an empty chunk, which decoders may ignore.
     for (std::size_t size = 0; size + 13 < whole.size(); size += 3) {
       INFO("cut off at byte " << size << " of " << whole.size());
       const std::string cut = whole.substr(0, size);
@@ -85,7 +85,7 @@ TEST_CASE("every cut-off image is refused with its name") {
   }
 }
 
-TEST_CASE("no damage of a byte gets past the decoder as another error or a wrong size") {
+TEST_CASE("any damaged byte results in a data error or in an image of the right size") {
   const Image image = gradient(12, 9, 3);
   for (const std::string& whole : {encode_png(image), encode_jpeg(image, 90)}) {
     for (std::size_t at = 0; at < whole.size(); ++at) {
@@ -101,7 +101,7 @@ TEST_CASE("no damage of a byte gets past the decoder as another error or a wrong
   }
 }
 
-TEST_CASE("a huge picture is refused by its header alone") {
+TEST_CASE("a huge picture is refused from its header alone") {
   std::string png = encode_png(gradient(2, 2, 1));
   for (const std::size_t at : {16, 20}) png.replace(at, 4, std::string("\x00\x01\x86\xA0", 4));
   CHECK_ERROR(decode(bytes_of(png), "huge.png"), ExitCode::kData,
@@ -113,7 +113,7 @@ TEST_CASE("a huge picture is refused by its header alone") {
               "data.max_pixels (599); raise it or shrink the image");
 }
 
-TEST_CASE("files of other kinds are refused") {
+TEST_CASE("files of other types are refused") {
   const auto message = [](const std::string& bytes) {
     return error_of([&] { decode(bytes_of(bytes), "name"); }).message;
   };
@@ -121,13 +121,13 @@ TEST_CASE("files of other kinds are refused") {
   CHECK_THAT(message("GIF89a"),
              ContainsSubstring("a GIF picture") && ContainsSubstring("mogrify -format png name"));
   CHECK_THAT(message("some text"), ContainsSubstring("not a PNG, JPEG, WebP, BMP or PNM"));
-  // A JPEG whose end comes before any picture.
+  // A JPEG whose end marker precedes any image.
   CHECK_THAT(message("\xFF\xD8\xFF\xD9\xFF\xD9"), ContainsSubstring("no frame header"));
   const std::string two_start = from_hex("ffd8ffc0000e080002000202011100021100ffd9");
   CHECK_THAT(message(two_start), ContainsSubstring("2 colour components"));
 }
 
-TEST_CASE("files with a picture's extension are told from others") {
+TEST_CASE("files with a picture's extension are recognised") {
   for (const char* name : {"a.jpg", "b.JPEG", "c.d.png", ".x.WebP", "a.bmp", "a.ppm", "a.pgm"}) {
     INFO(name);
     CHECK(has_picture_extension(name));
@@ -145,8 +145,7 @@ TEST_CASE("the border of an image is its outermost pixels, in all channels") {
   CHECK(border_brightness(colours, 1, 2) == Catch::Approx(1.0 / 3));
 }
 
-TEST_CASE(
-    "light among dark images and dark among light ones look inverted, but no photograph does") {
+TEST_CASE("light images among dark ones and vice versa look inverted, but photographs do not") {
   for (const double dark : {0.1307, 0.286}) {
     CHECK_FALSE(looks_inverted(0.0, dark));
     CHECK_FALSE(looks_inverted(0.4218, dark));  // the brightest border in Fashion-MNIST

@@ -14,7 +14,7 @@ network::Network mlp(std::vector<std::int64_t> hidden) {
   return network::make_network(options, {});
 }
 
-TEST_CASE("a network above the size limit of ONNX is refused before its weights are read") {
+TEST_CASE("a network above ONNX's size limit is refused before its weights are read") {
   int asked = 0;
   const FindWeight find_weight = [&](const std::string&) {
     ++asked;
