@@ -87,7 +87,7 @@ struct Results {
   }
 };
 
-/// Errors of single elements.
+/// Error limits for single elements.
 struct Limits {
   double relative, absolute;
 };
@@ -97,7 +97,7 @@ void check_function(const ActivationSpec& activation, const Limits& value, const
   if (!is_supported<Element>()) return;
   std::vector<float> numbers;
   for (std::int64_t i = 0; i < kCount; ++i) {
-    // From -16 to 16, and small ones of any magnitude.
+    // Numbers from -16 to 16, and small ones of any magnitude.
     const float part = static_cast<float>(i) / kCount;
     numbers.push_back(i % 4 != 0
                           ? 32 * part - 16
@@ -121,13 +121,13 @@ void check_function(const ActivationSpec& activation, const Limits& value, const
   CHECK(wrong_gradients == 0);
 }
 
-TEST_CASE("Activations and their gradients agree with fp64 element by element") {
+TEST_CASE("activations and their gradients match fp64 element by element") {
   for (const Function function : kAllFunctions) {
     for (const float slope : {0.01F, 0.0F, -0.5F}) {
       if (slope != 0.01F && function != Function::kLeakyRelu) continue;
       const ActivationSpec activation{function, slope};
       check_function<float>(activation, {3.5e-7, 1e-37}, {6e-7, 3e-7});
-      // Gradients may be those of the rounded output.
+      // Some gradients are computed from the rounded output.
       check_function<Bf16Bits>(activation, {3.92e-3, 1e-37},
                                {3.92e-3, activation.differentiates_output() ? 4e-3 : 3e-7});
     }
@@ -155,13 +155,13 @@ void check_special_values(const ActivationSpec& activation) {
       REQUIRE(value_of(found.dx[at]) == testing::Approx(dx).epsilon(0.004).margin(0.004));
     }
   });
-  // The first image after the samples.
+  // The first padding image.
   for (std::size_t pixel = 0; pixel < static_cast<std::size_t>(kPixels); ++pixel) {
     REQUIRE(value_of(found.dx[(pixel * kImages + 5) * kDepth<Element>]) == 0);
   }
 }
 
-TEST_CASE("Activations keep NaNs and bound infinity, and padding images get no gradient") {
+TEST_CASE("activations propagate NaN and infinity, and padding images get no gradient") {
   for (const Function function : kAllFunctions) {
     check_special_values<float>({function});
     check_special_values<Bf16Bits>({function});

@@ -9,7 +9,7 @@
 #include "cpu_kernels/convolution.h"
 #include "cpu_kernels/kernels.h"
 
-/// Blocked images and plain ones [image][channel][y][x] for tests of cpu_kernels/.
+/// Converts between blocked and plain images [image][channel][y][x].
 namespace mnist_train::cpu_kernels {
 
 /// The relative error that rounding of results, and of sums in fp32, may cause.
@@ -18,7 +18,7 @@ double tolerance() {
   return kDepth<Element> == 2 ? 3e-3 : 1e-6;
 }
 
-/// Random numbers that the element type holds exactly, or small integers.
+/// Random numbers that the element type represents exactly, or small integers.
 template <class Element>
 class Draws {
  public:

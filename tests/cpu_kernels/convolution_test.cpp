@@ -51,7 +51,7 @@ ConvolutionShape random_shape(Draws<float>& draws) {
   }
 }
 
-/// A convolution's tensors, and errors of our results against sums in fp64.
+/// A convolution's tensors, and the errors of its results relative to sums in fp64.
 template <class Element>
 class Case {
  public:
@@ -95,7 +95,7 @@ class Case {
     return error(from_blocks(s_.out, images_, out), expected);
   }
 
-  /// The gradient of the input is added to another one.
+  /// Adds the gradient of the input to another gradient.
   double backward_error() const {
     std::vector<double> expected = values_of(in_);
     for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
@@ -127,7 +127,7 @@ class Case {
 
   std::int64_t blocks() const { return ceil_divide(images_, kImages); }
 
-  /// Of integers, the result is that of rounding the exact sum.
+  /// For integers, the result must equal the rounded exact sum.
   double error(const std::vector<double>& found, std::vector<double> expected) const {
     if (integers_) {
       for (double& value : expected) {
@@ -159,7 +159,7 @@ void check_random_shapes(bool depthwise, std::uint32_t seed) {
     if (depthwise) {
       shape.depthwise = true;
       shape.in.channels = shape.out.channels = 2 + draws.below(40);
-      // Rows and columns of padding below and to the right.
+      // Additional padding below and to the right.
       if (i % 3 == 0) shape.out = {shape.out.channels, shape.out.height + 1, shape.out.width + 1};
     }
     const std::int64_t images = i % 8 == 0 ? 1 + draws.below(70) : 1 + draws.below(8);
@@ -167,15 +167,15 @@ void check_random_shapes(bool depthwise, std::uint32_t seed) {
   }
 }
 
-TEST_CASE("Convolutions of random shapes agree with sums in fp64") {
+TEST_CASE("convolutions of random shapes match sums in fp64") {
   check_random_shapes(/*depthwise=*/false, 1);
 }
 
-TEST_CASE("Depthwise convolutions of random shapes agree with sums in fp64") {
+TEST_CASE("depthwise convolutions of random shapes match sums in fp64") {
   check_random_shapes(/*depthwise=*/true, 5);
 }
 
-TEST_CASE("Convolutions sum over bands of rows and over blocks") {
+TEST_CASE("convolutions sum over bands of rows and over blocks") {
   const ConvolutionShape many_rows{{16, 40, 40}, {3, 40, 40}, {3, 3}, {1, 1}, {1, 1}};
   const ConvolutionShape linear{{100, 1, 1}, {40, 1, 1}, {1, 1}};
   const ConvolutionShape depthwise{{20, 26, 26}, {20, 26, 26}, {5, 5}, {1, 1}, {2, 2}, true};
@@ -188,8 +188,8 @@ TEST_CASE("Convolutions sum over bands of rows and over blocks") {
   }
 }
 
-/// In fp32, Winograd's algorithm computes these, both passes or one of them.
-TEST_CASE("3x3 convolutions with many channels agree with sums in fp64") {
+/// In fp32, Winograd's algorithm computes one or both passes of these.
+TEST_CASE("3x3 convolutions with many channels match sums in fp64") {
   struct Shape {
     std::int64_t in, out, height, width, padding, images;
   };
@@ -209,9 +209,9 @@ TEST_CASE("3x3 convolutions with many channels agree with sums in fp64") {
   }
 }
 
-/// Linear layers whose weights are read in place, but for incomplete panels and registers, and
-/// convolutions whose weights take more memory than their input.
-TEST_CASE("Convolutions that multiply by panels agree with sums in fp64") {
+/// Linear layers, whose weights are read in place except for incomplete panels and registers, and
+/// convolutions whose weights are larger than their input.
+TEST_CASE("convolutions that multiply by panels match sums in fp64") {
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{
       {64, 32}, {64, 10}, {72, 48}, {90, 70}, {33, 17}, {2, 3}, {100, 40}};
   std::uint32_t seed = 20;

@@ -1,5 +1,5 @@
-// Fusion of layers in a graph; models/cpu_network_test.cpp compares the results of its executor
-// with LibTorch.
+// Tests the fusion of layers in a graph; models/cpu_network_test.cpp compares results with
+// LibTorch.
 #include "cpu_kernels/graph.h"
 
 #include "support/catch.h"
@@ -17,7 +17,7 @@ Value add_norm(Graph& graph, Value in) {
   return graph.add(BatchNormNode{1e-5, 0.1}, add_convolution(graph, in));
 }
 
-TEST_CASE("a residual block has no nodes for its sum and its ReLUs") {
+TEST_CASE("the sum and the ReLUs of a residual block are fused") {
   Graph graph(kShape);
   const Value x = graph.add(ActivationNode{}, add_norm(graph, Graph::input()));
   graph.share(x);
@@ -28,7 +28,7 @@ TEST_CASE("a residual block has no nodes for its sum and its ReLUs") {
   CHECK(graph.nodes().size() == 8);
 }
 
-TEST_CASE("a ReLU is fused with the layer before it, and a ReLU6 with a batch norm") {
+TEST_CASE("a ReLU is fused with any preceding layer, and a ReLU6 with a batch norm") {
   for (int function = 0; function <= static_cast<int>(Function::kGelu); ++function) {
     INFO("function " << function);
     const ActivationNode activation{{static_cast<Function>(function)}};
@@ -41,7 +41,7 @@ TEST_CASE("a ReLU is fused with the layer before it, and a ReLU6 with a batch no
   }
 }
 
-TEST_CASE("a dropout that drops nothing has no node") {
+TEST_CASE("dropout with probability 0 has no node") {
   Graph graph(kShape);
   const Value x = add_convolution(graph, Graph::input());
   CHECK(graph.add(DropoutNode{0, 0}, x) == x);

@@ -23,7 +23,7 @@ inline at::Tensor leaf_on(at::Device device, const at::Tensor& host, bool needs_
 /// Compares results of kernels with those of LibTorch's operations on the host.
 class Agreement {
  public:
-  /// Compares a result on any device with the expected one, f32 or f64. They agree if the
+  /// Compares a result on any device with the expected one in fp32 or fp64. They agree if the
   /// difference, relative to the largest value, is within the rounding error of `type`, in which
   /// the kernel stored or computed. Kernels sum in a different order and use fused multiply-adds.
   void add(const char* name, const at::Tensor& result, const at::Tensor& expected,

@@ -58,7 +58,7 @@ kernels::BatchNormParameters layer_of(std::int64_t channels) {
           kNewWeight};
 }
 
-/// Compares the kernels with LibTorch's batch norm in f64.
+/// Compares the kernels with LibTorch's batch norm in fp64.
 void check_batch_norm(const NormCase& tried, at::Device device) {
   const std::int64_t channels = tried.sizes[1];
   const auto drawn = [&] { return like_images(at::randn(tried.sizes).to(tried.type)); };
@@ -75,14 +75,14 @@ void check_batch_norm(const NormCase& tried, at::Device device) {
     return tensor.detach().to(at::kDouble).contiguous().clone().requires_grad_();
   };
   const at::Tensor exact_x = exact(x);
-  const at::Tensor left_out =
+  const at::Tensor folded_bias =
       exact(tried.lacks_bias ? layer.convolution_bias : at::zeros({channels}));
   const at::Tensor weight = exact(layer.weight);
   const at::Tensor bias = exact(layer.bias);
   const at::Tensor running_mean = layer.running_mean.to(at::kDouble);
   const at::Tensor running_var = layer.running_var.to(at::kDouble);
   at::Tensor exact_y =
-      at::batch_norm((exact_x.transpose(1, -1) + left_out).transpose(1, -1), weight, bias,
+      at::batch_norm((exact_x.transpose(1, -1) + folded_bias).transpose(1, -1), weight, bias,
                      running_mean, running_var, /*training=*/true, kNewWeight, kEpsilon, false);
   const at::Tensor exact_residual = tried.has_residual ? exact(residual) : at::Tensor();
   if (tried.has_residual) exact_y = exact_y + exact_residual;
@@ -93,7 +93,7 @@ void check_batch_norm(const NormCase& tried, at::Device device) {
   const at::Tensor output = kernels::batch_norm(layer, x_here, residual_here, tried.relu);
   output.backward(on(device, dy));
   const at::Tensor y = accelerator::to_host(output.detach());
-  // If the last bit decides about a ReLU, follow the kernel.
+  // Rounding may change the sign of a ReLU's input; follow the kernel.
   const at::Tensor kept = tried.relu ? y.gt(0) : at::ones_like(y);
   torch::autograd::backward({exact_y}, {(dy * kept).to(at::kDouble)});
 
@@ -103,7 +103,7 @@ void check_batch_norm(const NormCase& tried, at::Device device) {
   agreement.add("running mean", layer.running_mean, running_mean, at::kFloat);
   agreement.add("running variance", layer.running_var, running_var, at::kFloat);
   agreement.add("batches", layer.batches, at::ones({}) * 2, at::kFloat);
-  // With few rows the gradient is a small difference of large terms; compare relative to those.
+  // With few rows the gradient is a small difference of large terms; compare relative to them.
   const at::Tensor variance = exact_x.transpose(0, 1).flatten(1).var(1, /*unbiased=*/false);
   const at::Tensor scale = (variance + kEpsilon).rsqrt() * weight;
   const at::Tensor term = (dy.to(at::kDouble).transpose(1, -1) * scale).transpose(1, -1);
@@ -121,7 +121,7 @@ void check_batch_norm(const NormCase& tried, at::Device device) {
   const at::Tensor of_convolution_bias = accelerator::to_host(layer.convolution_bias.grad());
   CHECK(of_convolution_bias.scalar_type() == tried.type);
   CHECK(of_convolution_bias.eq(0).all().item<bool>());
-  CHECK(left_out.grad().abs().max().item<double>() <
+  CHECK(folded_bias.grad().abs().max().item<double>() <
         1e-9 * (1 + exact_x.grad().norm().item<double>()));
 }
 
@@ -146,32 +146,32 @@ void check_batch_norms(at::Device device) {
 
 }  // namespace
 
-TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm in f64") {
+TEST_CASE("batch norm kernels match LibTorch in fp64") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   check_batch_norms(at::kCPU);
 }
 
-TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm on a GPU", "[gpu][kernels]") {
+TEST_CASE("batch norm kernels match LibTorch on a GPU", "[gpu][kernels]") {
   if (!testing::have_gpu()) return;
   const GpuKernels gpu;
   check_batch_norms(kFirstGpu);
 }
 
-TEST_CASE("the kernels' variance is precise for any first row") {
+TEST_CASE("the variance of the batch norm kernels is accurate for any first row") {
   const EmulatedKernels emulated;
   torch::manual_seed(13);
   const at::NoGradGuard no_grad;
   at::Tensor x = at::randn({20000, 4}) * 0.1 + 1000;
   if (GENERATE(false, true)) x[0].fill_(900);
   kernels::BatchNormParameters layer = layer_of(4);
-  layer.momentum = 1;  // keeps the variance of this batch alone
+  layer.momentum = 1;  // the running variance is this batch's
   kernels::batch_norm(layer, x, {}, false);
   const at::Tensor deviation = x.to(at::kDouble).std(0);
   CHECK((layer.running_var.sqrt() / deviation - 1).abs().max().item<double>() < 1e-3);
 }
 
-TEST_CASE("a NaN stays a NaN in the kernels of batch norm") {
+TEST_CASE("batch norm kernels propagate NaN") {
   const EmulatedKernels emulated;
   const at::NoGradGuard no_grad;
   const kernels::BatchNormParameters layer = layer_of(2);
@@ -182,7 +182,7 @@ TEST_CASE("a NaN stays a NaN in the kernels of batch norm") {
   CHECK_FALSE(y.select(1, 0).isnan().any().item<bool>());
 }
 
-TEST_CASE("the kernels of batch norm refuse unsupported inputs") {
+TEST_CASE("batch norm kernels refuse unsupported inputs") {
   const at::Tensor images = at::randn({2, 3, 4, 5});
   CHECK_FALSE(kernels::can_normalize(images, {}));
   CHECK(kernels::can_normalize(like_images(images), {}));

@@ -28,7 +28,7 @@ struct ImageSizes {
   std::int64_t count, channels, height, width;
 };
 
-/// Channels with and without packs, of several tiles and of unequal ones; images smaller than the
+/// Channels with and without packs, and for one, several and unequal tiles; images smaller than the
 /// kernel, and rows for one block and for several.
 const std::vector<ImageSizes> kDepthwiseImages{{1, 1, 3, 3},    {2, 8, 7, 5},   {3, 5, 1, 9},
                                                {2, 72, 6, 6},   {1, 130, 5, 4}, {33, 24, 9, 8},
@@ -93,7 +93,8 @@ void check_depthwise_layers(at::Device device) {
   }
 }
 
-/// Depthwise layers with and without batch norm, and others that look like them.
+/// Depthwise layers with and without batch norm, and similar layers that the kernels do not
+/// support.
 settings::LayerList with_depthwise_layers() {
   namespace layer = testing::layer;
   return {layer::convolution(16, 3, 1),
@@ -110,20 +111,19 @@ settings::LayerList with_depthwise_layers() {
 
 }  // namespace
 
-TEST_CASE("the kernels of depthwise convolutions agree with LibTorch's operations") {
+TEST_CASE("depthwise convolution kernels match LibTorch") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   check_depthwise_layers(at::kCPU);
 }
 
-TEST_CASE("the kernels of depthwise convolutions agree with LibTorch's operations on a GPU",
-          "[gpu][kernels]") {
+TEST_CASE("depthwise convolution kernels match LibTorch on a GPU", "[gpu][kernels]") {
   if (!testing::have_gpu()) return;
   const GpuKernels gpu;
   check_depthwise_layers(kFirstGpu);
 }
 
-TEST_CASE("networks with depthwise convolutions train alike with and without the kernels") {
+TEST_CASE("networks with depthwise convolutions train the same with and without the kernels") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   const TrainedOnce expected = train_once(with_depthwise_layers(), {20, 1, 12, 12}, type);
   const EmulatedKernels emulated;
@@ -137,7 +137,7 @@ TEST_CASE("LibTorch computes convolutions that the depthwise kernels do not supp
   const at::Tensor weight = at::randn({6, 1, 3, 3});
   CHECK(kernels::can_convolve({3, 1, 1}, x, weight));
   CHECK(!kernels::can_convolve({3, 1, 3}, x, weight));
-  for (const std::int64_t channels : {13056, 13057}) {  // five counters for every 64
+  for (const std::int64_t channels : {13056, 13057}) {  // five counters per 64 channels
     CHECK(kernels::can_convolve({5, 1, 2}, at::zeros({1, channels, 2, 2}),
                                 at::zeros({channels, 1, 5, 5})) == (channels == 13056));
   }

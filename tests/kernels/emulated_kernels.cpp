@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "support/grid/grid.h"
-// The sources of the kernels need the subset of CUDA C++ in grid.h.
+// The kernels' sources use the subset of CUDA C++ in grid.h.
 // clang-format off
 #include "kernels/gpu/prelude.cu"
 #include "kernels/gpu/softmax_loss.cu"

@@ -10,8 +10,7 @@
 
 namespace mnist_train {
 
-/// During its lifetime, the kernels compute tensors of CPUs in an emulated grid (see
-/// support/grid/grid.h).
+/// While it exists, the kernels run on CPU tensors in an emulated grid (see support/grid/grid.h).
 class EmulatedKernels {
  public:
   EmulatedKernels();
@@ -22,7 +21,7 @@ class EmulatedKernels {
 
 inline const at::Device kFirstGpu{at::kCUDA, 0};
 
-/// During its lifetime, the kernels compute on the first GPU.
+/// While it exists, the kernels run on the first GPU.
 class GpuKernels {
  public:
   GpuKernels() { kernels::prepare(kFirstGpu); }
@@ -31,7 +30,7 @@ class GpuKernels {
   ~GpuKernels() { kernels::use(kFirstGpu, nullptr); }
 };
 
-/// Fills freed memory, which the next tensors get, with NaN.
+/// Fills memory that the next tensors will reuse with NaN.
 inline void spoil_memory() {
   std::vector<at::Tensor> spoilt;
   for (const std::int64_t size : {64, 1024, 1 << 14}) spoilt.push_back(at::full({size}, NAN));

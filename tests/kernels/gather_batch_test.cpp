@@ -111,7 +111,7 @@ std::unique_ptr<loader::BatchSource> source_of(const data::ImageSet& set, const 
   return source;
 }
 
-/// What CPUs make without kernels; nothing in the range: of the last samples, as they are stored.
+/// Returns the batch without kernels; for an empty range, of the last samples in stored order.
 loader::Batch expected_of(const data::ImageSet& set, const std::vector<std::int64_t>& order,
                           const Case& tried, data::Range range) {
   const auto source = source_of(set, tried);
@@ -136,7 +136,7 @@ void check_equal(const loader::Batch& batch, const loader::Batch& expected) {
   CHECK(batch.weights.equal(expected.weights));
 }
 
-/// Compares sources whose rows the kernel gathers with those of CPUs, to the bit.
+/// Compares batches gathered by the kernel with those gathered by the host, bit for bit.
 void check_source(const data::ImageSet& set, const Case& tried) {
   const std::vector<std::int64_t> order = data::epoch_permutation(set.count, 1, 2);
   const loader::Batch first = expected_of(set, order, tried, {4, 13});
@@ -157,7 +157,7 @@ void check_source(const data::ImageSet& set, const Case& tried) {
   CHECK(positions.equal(at::arange(13, 22 + source->samples_beyond(), at::kLong)));
 }
 
-TEST_CASE("batches whose rows the kernel gathers have the bits of the host's") {
+TEST_CASE("batches gathered by the kernel are bit-identical to the host's") {
   const data::ImageSet set = testing::small_images({.count = kSamples, .height = 9, .width = 7});
   const MixupOptions global{0.4, std::nullopt, settings::MixupScope::kGlobal};
   for (const AugmentList& list :

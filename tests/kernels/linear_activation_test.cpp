@@ -36,8 +36,8 @@ struct Sizes {
   std::int64_t rows, channels;
 };
 
-/// Channels with and without packs, of several tiles and of tiles that are not equal; rows for one
-/// block, for several, and for several turns of each thread.
+/// Channels with and without packs, and for several and unequal tiles; rows for one block, for
+/// several, and for several iterations of each thread.
 const std::vector<Sizes> kSizes{{1, 1},   {1, 8},   {2, 3},     {3, 500},  {5, 128},   {64, 10},
                                 {7, 513}, {9, 520}, {100, 33},  {130, 64}, {1500, 1},  {700, 12},
                                 {33, 72}, {2, 656}, {333, 130}, {65, 256}, {2100, 33}, {601, 40}};
@@ -53,8 +53,8 @@ struct LinearPasses {
   at::Tensor y, of_x, of_bias;
 };
 
-/// Returns the output for x [N,C] and the gradients, given that of the output. The weight is the
-/// identity and the bias is 0, so `of_x` is the gradient of the linear layer's output.
+/// Returns the output for x [N,C] and the gradients, given the output's gradient dy. The weight is
+/// the identity and the bias is 0, so `of_x` is the gradient of the linear layer's output.
 LinearPasses linear_passes(LinearFunction function, const at::Tensor& x, const at::Tensor& dy,
                            at::Device device = at::kCPU) {
   const at::Tensor x_here = leaf_on(device, x);
@@ -102,8 +102,8 @@ std::shared_ptr<torch::nn::LinearImpl> linear(std::int64_t inputs, std::int64_t 
       torch::nn::LinearOptions(inputs, outputs).bias(bias));
 }
 
-/// Linear layers with each activation, also in a sequential, one without a bias, and a last one
-/// without activation.
+/// Linear layers with each activation, some in a sequential, one without a bias, and a last one
+/// without an activation.
 settings::LayerList with_linear_layers() {
   namespace layer = testing::layer;
   return {layer::flatten(),
@@ -119,20 +119,19 @@ settings::LayerList with_linear_layers() {
 
 }  // namespace
 
-TEST_CASE("the kernel of linear layers with activations agrees with LibTorch's operations") {
+TEST_CASE("the linear activation kernel matches LibTorch") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   check_linear_activations(at::kCPU);
 }
 
-TEST_CASE("the kernel of linear layers agrees with LibTorch's operations on a GPU",
-          "[gpu][kernels]") {
+TEST_CASE("the linear activation kernel matches LibTorch on a GPU", "[gpu][kernels]") {
   if (!testing::have_gpu()) return;
   const GpuKernels gpu;
   check_linear_activations(kFirstGpu);
 }
 
-TEST_CASE("gradients of a linear layer need no alignment, and a NaN is kept") {
+TEST_CASE("the linear activation kernel accepts unaligned gradients and propagates NaN") {
   const EmulatedKernels emulated;
   torch::manual_seed(10);
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -155,7 +154,7 @@ TEST_CASE("gradients of a linear layer need no alignment, and a NaN is kept") {
   }
 }
 
-TEST_CASE("networks with linear layers train alike with and without the kernel") {
+TEST_CASE("networks with linear layers train the same with and without the kernel") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   const TrainedOnce expected = train_once(with_linear_layers(), {70, 1, 6, 6}, type);
   const EmulatedKernels emulated;
@@ -164,7 +163,7 @@ TEST_CASE("networks with linear layers train alike with and without the kernel")
   check_agreement(found.tensors, expected.tensors, type);
 }
 
-TEST_CASE("a linear layer with an activation computes only the gradients that are needed") {
+TEST_CASE("a linear layer with an activation computes only the required gradients") {
   const EmulatedKernels emulated;
   torch::manual_seed(11);
   const auto layer = linear(6, 8);
@@ -172,7 +171,7 @@ TEST_CASE("a linear layer with an activation computes only the gradients that ar
     return models::linear_activation(*layer, LinearFunction::kRelu, x);
   };
   const at::Tensor x = at::randn({5, 6});
-  operation(x).sum().backward();  // a gradient that is expanded from one value
+  operation(x).sum().backward();  // an expanded gradient
   CHECK(!x.grad().defined());
   const at::Tensor expected = at::relu(layer->forward(x)).gt(0).to(at::kFloat);
   CHECK(layer->bias.grad().equal(expected.sum(0)));

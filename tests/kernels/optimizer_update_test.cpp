@@ -33,15 +33,14 @@ constexpr auto kNames = {Name::kSgd,  Name::kMomentum, Name::kNesterov,
 struct UpdateCase {
   Name name;
   std::int64_t count;
-  std::int64_t offset;  // of the first element in each buffer
+  std::int64_t offset;  // position of the first element in each buffer
   double weight_decay;
-  std::int64_t copied;  // to bf16
+  std::int64_t copied;  // number of elements copied to bf16
   double average_weight;
   at::Device device = at::kCPU;
 };
 
-/// Returns a view that begins at element `offset` of a buffer on the device, which is otherwise
-/// NaNs.
+/// Returns a view that begins at element `offset` of a buffer of NaNs on the device.
 at::Tensor placed(const at::Tensor& values, const UpdateCase& tried,
                   at::ScalarType type = at::kFloat) {
   const at::Tensor buffer =
@@ -50,7 +49,7 @@ at::Tensor placed(const at::Tensor& values, const UpdateCase& tried,
   return on(tried.device, buffer).narrow(0, tried.offset, values.numel());
 }
 
-/// Returns whether nothing was written beside a view that `placed` returned.
+/// Returns whether nothing was written outside of a view that `placed` returned.
 bool is_whole(const at::Tensor& view) {
   if (!view.defined()) return true;
   const std::int64_t elements = static_cast<std::int64_t>(view.storage().nbytes()) /
@@ -59,7 +58,7 @@ bool is_whole(const at::Tensor& view) {
   return all.isnan().sum().item<std::int64_t>() == elements - view.numel();
 }
 
-/// An optimizer's rule, and the same by LibTorch in f64.
+/// An optimizer's rule, and LibTorch's implementation of it in fp64.
 class Subject {
  public:
   explicit Subject(const UpdateCase& tried) : tried_(tried) {
@@ -130,7 +129,7 @@ class Subject {
   at::Tensor steps_ = at::zeros({});
 };
 
-/// Compares some steps by the kernels with LibTorch's.
+/// Compares some steps of the kernels with LibTorch's.
 void check_update(const UpdateCase& tried, int steps = 3) {
   CAPTURE(tried.name, tried.count, tried.offset, tried.weight_decay, tried.copied,
           tried.average_weight);
@@ -182,26 +181,26 @@ void check_updates(at::Device device) {
 
 }  // namespace
 
-TEST_CASE("the kernels of the update agree with LibTorch's operations") {
+TEST_CASE("weight update kernels match LibTorch") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   check_updates(at::kCPU);
 }
 
-TEST_CASE("the kernels of the update agree with LibTorch's operations on a GPU", "[gpu][kernels]") {
+TEST_CASE("weight update kernels match LibTorch on a GPU", "[gpu][kernels]") {
   if (!testing::have_gpu()) return;
   const GpuKernels gpu;
   check_updates(kFirstGpu);
 }
 
-TEST_CASE("threads of the update take several weights each if there are many") {
+TEST_CASE("threads update several weights each if there are many") {
   const EmulatedKernels emulated;
   torch::manual_seed(5);
   check_update({Name::kNesterov, 1'060'004, /*offset=*/0, 0.01, 600'004, 0.01}, /*steps=*/1);
   check_update({Name::kAdamW, 270'004, /*offset=*/4, 0.01, 150'004, 0.01}, /*steps=*/1);
 }
 
-TEST_CASE("an update that is not finite is noticed") {
+TEST_CASE("weight update kernels detect an update that is not finite") {
   const EmulatedKernels emulated;
   const kernels::UpdateRule rule =
       GENERATE(kernels::UpdateRule(kernels::SgdRule{}),
@@ -229,7 +228,7 @@ TEST_CASE("an update that is not finite is noticed") {
   }
 }
 
-TEST_CASE("the step counter of Adam keeps its digits when the bias is nearly gone") {
+TEST_CASE("Adam's bias correction stays accurate after many steps") {
   const EmulatedKernels emulated;
   const at::Tensor value = at::zeros({4});
   const at::Tensor steps = at::scalar_tensor(4999.0);

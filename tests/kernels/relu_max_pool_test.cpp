@@ -30,8 +30,8 @@ struct PoolingCase {
   std::int64_t images, channels, height, width;
 };
 
-/// Two at the least, odd sides, channels for each number of neighbours, more channels than a block
-/// has threads, and more windows than the blocks take at once.
+/// The smallest and odd sizes, channels for each pack width, more channels than a block has
+/// threads, and more windows than all blocks process at once.
 const std::vector<PoolingCase> kCases{
     {1, 1, 2, 2},  {2, 1, 3, 3},     {3, 3, 2, 5},   {2, 20, 24, 24}, {3, 50, 8, 8},
     {4, 8, 7, 6},  {1, 16, 5, 9},    {2, 6, 9, 4},   {2, 33, 3, 4},   {1, 24, 11, 2},
@@ -40,7 +40,7 @@ const std::vector<PoolingCase> kCases{
 };
 
 struct Passes {
-  at::Tensor out, gradient, bias;  // gradients but for `out`
+  at::Tensor out, gradient, bias;  // all but `out` are gradients
 };
 
 template <class Function>
@@ -60,7 +60,7 @@ at::Tensor reference(const at::Tensor& x, const at::Tensor& bias) {
   return at::max_pool2d(at::relu(bias.defined() ? x + bias.view({-1, 1, 1}) : x), 2);
 }
 
-/// Few distinct values, so most windows have equal ones.
+/// Few distinct values, so most windows have ties.
 at::Tensor with_ties(at::IntArrayRef sizes) { return (at::randn(sizes) * 2).round() / 2; }
 
 void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias, bool planar,
@@ -84,7 +84,7 @@ void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias,
   CHECK(ours.gradient.equal(expected.gradient));
   if (!has_bias) return;
   const at::NoGradGuard no_grad;
-  Agreement agreement;  // of the sums, whose order differs
+  Agreement agreement;  // for the sums, which differ in order
   const at::Tensor sums = expected.gradient.to(at::kDouble).sum({0, 2, 3});
   agreement.add("gradient of the bias", ours.bias, sums, type);
   CHECK(agreement.difference() == "");
@@ -106,20 +106,19 @@ void check_poolings(at::Device device) {
 
 }  // namespace
 
-TEST_CASE("the kernels of ReLU and pooling agree with LibTorch's operations") {
+TEST_CASE("ReLU and pooling kernels match LibTorch") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   check_poolings(at::kCPU);
 }
 
-TEST_CASE("the kernels of ReLU and pooling agree with LibTorch's operations on a GPU",
-          "[gpu][kernels]") {
+TEST_CASE("ReLU and pooling kernels match LibTorch on a GPU", "[gpu][kernels]") {
   if (!testing::have_gpu()) return;
   const GpuKernels gpu;
   check_poolings(kFirstGpu);
 }
 
-TEST_CASE("parameters and images need no alignment") {
+TEST_CASE("ReLU and pooling kernels accept unaligned parameters and images") {
   const EmulatedKernels emulated;
   torch::manual_seed(10);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -134,11 +133,11 @@ TEST_CASE("parameters and images need no alignment") {
   }
 }
 
-TEST_CASE("the kernel counts a NaN as the largest value, and the first of equal ones") {
+TEST_CASE("max pooling treats NaN as the largest value, and selects the first of equal values") {
   const EmulatedKernels emulated;
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  // One window a channel.
+  // One window per channel.
   const at::Tensor windows = torch::tensor({{kInf, kNan, 1.F, kNan},
                                             {1.F, 2.F, 2.F, 0.F},
                                             {-1.F, -0.F, 0.F, -kInf},
@@ -159,7 +158,7 @@ TEST_CASE("the kernel counts a NaN as the largest value, and the first of equal 
   }
 }
 
-TEST_CASE("convolution, ReLU and pooling agree with and without the kernels") {
+TEST_CASE("convolution, ReLU and pooling give the same results with and without the kernels") {
   torch::manual_seed(11);
   const at::Tensor images = at::randn({3, 3, 12, 11}).contiguous(kChannelsLast);
   using Options = torch::nn::Conv2dOptions;
@@ -189,7 +188,7 @@ TEST_CASE("convolution, ReLU and pooling agree with and without the kernels") {
   check_agreement(ours, expected, at::kFloat);
 }
 
-TEST_CASE("networks that flatten pooled images train alike with and without a copy") {
+TEST_CASE("networks that flatten pooled images train the same with and without a copy") {
   const bool has_norm = GENERATE(false, true);
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   namespace layer = testing::layer;
@@ -208,7 +207,7 @@ TEST_CASE("networks that flatten pooled images train alike with and without a co
   const EmulatedKernels emulated;
   const TrainedOnce copied = train(with_copy);
   TrainedOnce found = train(layers);
-  // Vectors are a view of images, not of a copy of these.
+  // Without a copy, the vectors are a view of the pooled images.
   CHECK(count_operations(copied.scores, "UnsafeViewBackward") == 1);
   CHECK(count_operations(found.scores, "UnsafeViewBackward") == 0);
   REQUIRE(found.tensors.size() == copied.tensors.size());
@@ -216,7 +215,7 @@ TEST_CASE("networks that flatten pooled images train alike with and without a co
     CAPTURE(i, type, has_norm);
     CHECK(found.tensors[i].equal(copied.tensors[i]));
   }
-  // In bf16 both computations round, at other places, so other elements of a window may be equal.
+  // In bf16 the computations round at different points, so other elements of a window may tie.
   if (type == at::kBFloat16) {
     found.tensors.resize(1);  // the scores
     without_kernels.tensors.resize(1);

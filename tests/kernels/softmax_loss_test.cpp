@@ -82,19 +82,19 @@ void check_losses(at::Device device) {
 
 }  // namespace
 
-TEST_CASE("the kernel of the loss agrees with LibTorch's operations") {
+TEST_CASE("the loss kernel matches LibTorch") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   check_losses(at::kCPU);
 }
 
-TEST_CASE("the kernel of the loss agrees with LibTorch's operations on a GPU", "[gpu][kernels]") {
+TEST_CASE("the loss kernel matches LibTorch on a GPU", "[gpu][kernels]") {
   if (!testing::have_gpu()) return;
   const GpuKernels gpu;
   check_losses(kFirstGpu);
 }
 
-TEST_CASE("the kernel of the loss predicts the first of equal logits, and needs no gradient") {
+TEST_CASE("the loss kernel predicts the first of equal logits, and works without a gradient") {
   const EmulatedKernels emulated;
   const at::Tensor labels = at::zeros({3}, at::kLong);
   labels[1] = 39;

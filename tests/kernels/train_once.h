@@ -13,13 +13,13 @@
 
 namespace mnist_train {
 
-/// Scores and all gradients of a step of training.
+/// Scores and all gradients of a training step.
 struct TrainedOnce {
   at::Tensor scores;
   std::vector<at::Tensor> tensors;  // the scores, and the gradients of the parameters
 };
 
-/// Takes a step of a network with ten classes, for images of `sizes` [N,C,H,W].
+/// Takes a training step with a network of ten classes and random images of `sizes` [N,C,H,W].
 inline TrainedOnce train_once(const settings::LayerList& layers, at::IntArrayRef sizes,
                               at::ScalarType type) {
   settings::ModelOptions options;

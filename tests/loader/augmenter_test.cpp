@@ -1,4 +1,4 @@
-// Every entry of data.augment against a computation that is written out here.
+// Compares every entry of data.augment with a straightforward implementation.
 
 #include "loader/augmenter.h"
 
@@ -49,13 +49,13 @@ at::Tensor images_of(const AugmentList& list, const at::Tensor& images) {
   return augmented(list, images).images;
 }
 
-/// image[y, x], and 0 outside.
+/// Returns image[y, x], or 0 outside the image.
 float value(const at::Tensor& image, std::int64_t y, std::int64_t x) {
   if (y < 0 || x < 0 || y >= image.size(0) || x >= image.size(1)) return 0;
   return image[y][x].item<float>();
 }
 
-/// result(sample index, image [H,W], y, x) for every pixel.
+/// Returns images of pixel(sample index, image [H,W], y, x).
 template <typename Pixel>
 at::Tensor by_hand(const at::Tensor& images, ImageSize size, const Pixel& pixel) {
   at::Tensor result = at::zeros({kSamples, kChannels, size.height, size.width});
@@ -77,7 +77,7 @@ const data::EpochDraws& draws() {
   return kDraws;
 }
 
-TEST_CASE("a crop is the window at the place that was drawn, with zeros beyond the image") {
+TEST_CASE("a crop is the window at the drawn position, with zeros outside the image") {
   const at::Tensor images = noise_bytes();
   for (const RandomCropOptions& crop :
        {RandomCropOptions{std::nullopt, 3}, RandomCropOptions{ImageSize{5, 6}, 0},
@@ -93,7 +93,7 @@ TEST_CASE("a crop is the window at the place that was drawn, with zeros beyond t
   }
 }
 
-TEST_CASE("a flip turns left and right") {
+TEST_CASE("a flip swaps left and right") {
   const at::Tensor images = noise_bytes();
   const HorizontalFlipOptions flip{0.5};
   std::int64_t flipped = 0;
@@ -106,7 +106,7 @@ TEST_CASE("a flip turns left and right") {
   CHECK((flipped > 0 && flipped < kSamples * kChannels * kSize.height * kSize.width));
 }
 
-TEST_CASE("a resize keeps the mean, whatever the aspect ratio, and whole numbers") {
+TEST_CASE("a resize preserves the mean at any aspect ratio, and bytes") {
   const at::Tensor images = noise_bytes();
   const at::Tensor smaller = images_of({ResizeOptions{{3, 14}}}, images);
   CHECK(smaller.sizes().vec() == std::vector<std::int64_t>{kSamples, kChannels, 3, 14});
@@ -118,8 +118,8 @@ TEST_CASE("a resize keeps the mean, whatever the aspect ratio, and whole numbers
   CHECK(images_of({ResizeOptions{kSize}}, images).equal(images));
 }
 
-TEST_CASE("a resize by a whole factor is PyTorch's antialiased bilinear one") {
-  // Halving with antialiasing weighs pixels 1, 3, 3, 1 in each direction, at the border 3, 3, 1.
+TEST_CASE("a resize by an integer factor matches PyTorch's antialiased bilinear resize") {
+  // Halving with antialiasing weights pixels 1, 3, 3, 1 in each direction, at the border 3, 3, 1.
   const at::Tensor row = at::arange(0, 80, 10, at::kByte).view({1, 1, 1, 8});  // 0, 10, …, 70
   Augmenter augmenter({ResizeOptions{{1, 4}}}, {1, 8}, 1, at::kCPU);
   augmenter.begin_epoch({0}, 0);
@@ -130,7 +130,7 @@ TEST_CASE("a resize by a whole factor is PyTorch's antialiased bilinear one") {
   }
 }
 
-TEST_CASE("a cutout is a square of zeros about a place in the image") {
+TEST_CASE("a cutout is a square of zeros around a point in the image") {
   const at::Tensor images = noise_bytes();
   const CutoutOptions cutout{4};
   const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
@@ -153,7 +153,7 @@ std::int64_t difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kLong) - b.to(at::kLong)).abs().max().item<std::int64_t>();
 }
 
-TEST_CASE("operations of LibTorch, for GPUs, change pictures as the loops for CPUs do") {
+TEST_CASE("picture operations by LibTorch, for GPUs, match the loops for CPUs") {
   const auto [channels, height, width] = GENERATE(values<std::array<std::int64_t, 3>>(
       {{1, 28, 28}, {3, 9, 7}, {3, 32, 40}, {3, 2, 5}, {1, 1, 1}}));
   CAPTURE(channels, height, width);
@@ -183,7 +183,7 @@ TEST_CASE("operations of LibTorch, for GPUs, change pictures as the loops for CP
     const at::Tensor values = images.to(at::kFloat) / 255;
     CHECK(at::allclose(crop.apply(values, numbers), resized_by_tensors(values, numbers, {12, 10}),
                        0, 1e-4));
-    // Rounding differs, which four operations may multiply.
+    // Rounding differs, and four operations may amplify that.
     numbers = numbers_for(jitter, epoch);
     CHECK(difference(jitter.apply(images, numbers), jittered_by_tensors(images, numbers)) <= 4);
     for (std::int64_t column = 0; column < 8; column += 2) {
@@ -196,7 +196,7 @@ TEST_CASE("operations of LibTorch, for GPUs, change pictures as the loops for CP
   CHECK(trivially_changed_by_tensors(images.narrow(0, 0, 0), at::zeros({0, 8})).size(0) == 0);
 }
 
-TEST_CASE("test images get the middle window of a resized crop") {
+TEST_CASE("a resized crop uses the centre window of test images") {
   const at::Tensor images = noise_bytes();  // 9x7
   const auto for_test = [&](ImageSize size) {
     const Augmenter augmenter({RandomResizedCropOptions{size}}, kSize, kSeed, at::kCPU);
@@ -205,14 +205,15 @@ TEST_CASE("test images get the middle window of a resized crop") {
   };
   CHECK(for_test(kSize).equal(images));
   CHECK(for_test({5, 3}).equal(images.narrow(2, 2, 5).narrow(3, 2, 3)));
-  CHECK(for_test({6, 4}).equal(images.narrow(2, 2, 6).narrow(3, 2, 4)));  // as CenterCrop: 1.5 -> 2
-  const at::Tensor larger = for_test({14, 14});  // the middle 7x7, enlarged
+  CHECK(
+      for_test({6, 4}).equal(images.narrow(2, 2, 6).narrow(3, 2, 4)));  // like CenterCrop: 1.5 -> 2
+  const at::Tensor larger = for_test({14, 14});                         // the centre 7x7, enlarged
   const at::Tensor expected = resized_by_tensors(
       images, at::tensor({1.0F, 0.0F, 7.0F, 7.0F}).expand({kSamples, 4}), {14, 14});
   CHECK(difference(larger, expected) <= 1);
 }
 
-TEST_CASE("a crop fills pixels from outside by channel") {
+TEST_CASE("a crop fills pixels outside the image per channel") {
   const Fill fill{std::vector<double>{10, 200}, false};
   const at::Tensor cropped =
       images_of({RandomCropOptions{ImageSize{40, 40}, 17, fill}}, noise_bytes());
@@ -220,17 +221,17 @@ TEST_CASE("a crop fills pixels from outside by channel") {
   CHECK(cropped[0][1][0][0].item<int>() == 200);
 }
 
-TEST_CASE("a normalize turns bytes into f32, and later entries keep that") {
+TEST_CASE("normalize converts bytes to fp32, and later entries keep the type") {
   const at::Tensor images = noise_bytes();
   const at::Tensor numbers = images_of({NormalizeOptions{0.5, 0.25}}, images);
   CHECK(numbers.scalar_type() == at::kFloat);
   CHECK(at::allclose(numbers, (images.to(at::kFloat) / 255 - 0.5) / 0.25, 1e-6, 1e-6));
   const at::Tensor cut = images_of({NormalizeOptions{0.5, 0.25}, CutoutOptions{3}}, images);
-  CHECK(cut.eq(0).sum().item<std::int64_t>() > 0);  // zero is the mean then, not black
+  CHECK(cut.eq(0).sum().item<std::int64_t>() > 0);  // after normalize, 0 is the mean, not black
   CHECK(cut.min().item<float>() == numbers.min().item<float>());
 }
 
-TEST_CASE("the same kind twice draws twice, and the order counts") {
+TEST_CASE("two entries of one kind draw separately, and their order matters") {
   const at::Tensor images = noise_bytes();
   const RandomCropOptions crop{std::nullopt, 2};
   const at::Tensor once = images_of({crop}, images);
@@ -240,8 +241,7 @@ TEST_CASE("the same kind twice draws twice, and the order counts") {
                   .equal(images_of({CutoutOptions{3}, crop}, images)));
 }
 
-TEST_CASE(
-    "a sample becomes the same in any batch, and another in another epoch or by another seed") {
+TEST_CASE("augmentation of a sample depends on epoch and seed, but not on its batch") {
   const at::Tensor images = noise_bytes();
   const AugmentList list{RandomCropOptions{std::nullopt, 2}, HorizontalFlipOptions{},
                          RotateOptions{20}, CutoutOptions{3}, MixupOptions{}};
@@ -268,7 +268,7 @@ TEST_CASE(
   CHECK_FALSE(run(2, 0, 1).equal(alone));
 }
 
-TEST_CASE("test images get the same size and type, and nothing random") {
+TEST_CASE("test images get the same size and type, without random changes") {
   const at::Tensor images = noise_bytes();
   const auto for_test = [&](const AugmentList& list) {
     const Augmenter augmenter(list, kSize, kSeed, at::kCPU);
@@ -287,7 +287,7 @@ TEST_CASE("test images get the same size and type, and nothing random") {
   CHECK(for_test({NormalizeOptions{0.5, 1.0}, CutoutOptions{3}}).scalar_type() == at::kFloat);
 }
 
-TEST_CASE("every entry takes empty batches") {
+TEST_CASE("every entry accepts empty batches") {
   const at::Tensor none = noise_bytes().narrow(0, 0, 0);
   const AugmentList list{ResizeOptions{{8, 8}},   RandomCropOptions{ImageSize{7, 6}, 1},
                          HorizontalFlipOptions{}, RotateOptions{20},
@@ -300,7 +300,7 @@ TEST_CASE("every entry takes empty batches") {
   CHECK(augmenter.apply_to_test(none).size(0) == 0);
 }
 
-TEST_CASE("a GPU augments as the host does", "[gpu]") {
+TEST_CASE("augmentation on a GPU matches the host", "[gpu]") {
   if (!have_gpu()) return;
   const at::Tensor images = noise_bytes();
   const AugmentList list{RandomCropOptions{std::nullopt, 2}, HorizontalFlipOptions{},
@@ -323,10 +323,10 @@ std::uint8_t byte_at(const at::Tensor& images, std::int64_t sample, std::int64_t
   return images.contiguous().const_data_ptr<std::uint8_t>()[sample * kPixels + pixel];
 }
 
-/// weight * a + (1 - weight) * b, clipped and truncated, as the bytes of one pixel.
+/// Returns a pixel's byte: weight * a + (1 - weight) * b, clipped and truncated.
 std::uint8_t formula(float weight, std::uint8_t a, std::uint8_t b) {
   const float rest = 1 - weight;
-  volatile float mine = weight * static_cast<float>(a);  // rounded by itself
+  volatile float mine = weight * static_cast<float>(a);  // prevents a fused multiply-add
   volatile float other = rest * static_cast<float>(b);
   const float sum = mine + other;
   return static_cast<std::uint8_t>(std::clamp(sum, 0.0F, 255.0F));
@@ -338,7 +338,7 @@ std::vector<std::int64_t> order_of(std::int64_t count) {
   return order;
 }
 
-TEST_CASE("bytes are mixed in fp32, clipped and truncated, numbers as they are") {
+TEST_CASE("bytes are mixed in fp32, clipped and truncated, and floats are only mixed") {
   const at::Tensor a = mixed_bytes(6);
   const at::Tensor b = mixed_bytes(6);
   const at::Tensor weights = at::tensor({0.5F, 0.3F, 0.0F, 1.0F, 0.9F, 1.0F / 3});
@@ -358,7 +358,7 @@ TEST_CASE("bytes are mixed in fp32, clipped and truncated, numbers as they are")
   CHECK(numbers[0][0][0][1].item<float>() == 0.25F * -3 + 0.75F * 400.5F);
 }
 
-TEST_CASE("local mixup takes the next sample of the order, and the first for the last") {
+TEST_CASE("local mixup pairs each sample with the next one, and the last with the first") {
   const std::int64_t count = 7;
   const at::Tensor images = mixed_bytes(count);
   const at::Tensor labels = at::arange(count, at::kLong);
@@ -383,7 +383,7 @@ TEST_CASE("local mixup takes the next sample of the order, and the first for the
   }
 }
 
-TEST_CASE("before normalize mixup truncates, after it it does not") {
+TEST_CASE("mixup truncates before normalize, but not after it") {
   const at::Tensor images = at::tensor({10, 11}, at::kByte).view({2, 1, 1, 1});
   const at::Tensor labels = at::tensor({0, 1}, at::kLong);
   const auto mixed = [&](const AugmentList& list) {
@@ -402,7 +402,7 @@ struct Share {
   Batch mixed;
 };
 
-/// Global mixup over Gloo, of as many samples on each rank as `counts` says.
+/// Runs global mixup over Gloo, with `counts` samples on the ranks.
 std::vector<Share> mixed_globally(const AugmentList& list,
                                   const std::vector<std::int64_t>& counts) {
   std::vector<Share> shares;
@@ -426,7 +426,7 @@ std::vector<Share> mixed_globally(const AugmentList& list,
   return shares;
 }
 
-TEST_CASE("global mixup is the formula with the next process's sample at the same place") {
+TEST_CASE("global mixup pairs a sample with the next process's sample at the same position") {
   const auto counts = GENERATE(values<std::vector<std::int64_t>>(
       {{4, 4}, {5, 4}, {3, 3, 3}, {4, 4, 3}, {2, 5, 1}, {1, 1, 0}, {0, 3}}));
   CAPTURE(counts);
@@ -457,7 +457,7 @@ TEST_CASE("global mixup is the formula with the next process's sample at the sam
   }
 }
 
-TEST_CASE("cutmix replaces a box by that of the partner, and weighs labels by area") {
+TEST_CASE("cutmix replaces a box with the partner's, and weights labels by area") {
   const auto [scope, counts] = GENERATE(table<MixupScope, std::vector<std::int64_t>>(
       {{MixupScope::kGlobal, {4, 4}}, {MixupScope::kGlobal, {5, 2, 3}}}));
   const CutmixOptions options{1, scope};

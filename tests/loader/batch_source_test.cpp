@@ -21,18 +21,18 @@ const NormalizeOptions kColours{std::vector<double>{0.4914, 0.4822, 0.4465},
                                 std::vector<double>{0.2470, 0.2435, 0.2616}};
 const std::vector<std::int64_t> kOrder{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
 
-/// The samples `indices` as torchvision's ToTensor and Normalize make them.
+/// Returns the samples `indices` after torchvision's ToTensor and Normalize.
 at::Tensor by_torchvision(const ImageSet& set, const std::vector<std::int64_t>& indices,
                           const NormalizeOptions& normalize) {
   at::Tensor bytes = at::from_blob(const_cast<std::uint8_t*>(set.images.data()),
                                    {set.count, set.channels, set.height, set.width}, at::kByte);
   bytes = bytes.index_select(0, at::tensor(indices, at::kLong));
-  const auto figures = [](const settings::PerChannel& value) {
+  const auto values = [](const settings::PerChannel& value) {
     const auto* list = std::get_if<std::vector<double>>(&value);
     return list != nullptr ? at::tensor(*list, at::kFloat).view({1, -1, 1, 1})
                            : at::scalar_tensor(std::get<double>(value), at::kFloat);
   };
-  return bytes.to(at::kFloat).div_(255).sub_(figures(normalize.mean)).div_(figures(normalize.std));
+  return bytes.to(at::kFloat).div_(255).sub_(values(normalize.mean)).div_(values(normalize.std));
 }
 
 std::vector<std::int64_t> labels_of(const ImageSet& set, const std::vector<std::int64_t>& indices) {
@@ -67,7 +67,7 @@ void check_against_torchvision(const Batch& batch, const ImageSet& set,
   CHECK(batch.size() == static_cast<std::int64_t>(indices.size()));
 }
 
-TEST_CASE("every byte value has torchvision's result, bit for bit") {
+TEST_CASE("every byte value is normalised like in torchvision, bit for bit") {
   std::vector<std::uint8_t> bytes(256);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i);
   const std::vector<std::uint16_t> labels{7};
@@ -90,7 +90,7 @@ std::shared_ptr<loader::Augmenter> augmenter(const settings::AugmentList& list,
   return std::make_shared<loader::Augmenter>(list, settings::ImageSize{16, 16}, 1, device);
 }
 
-TEST_CASE("each channel has its own mean and standard deviation, as in an entry of the list") {
+TEST_CASE("mean and standard deviation apply per channel, also in an entry of the list") {
   const ImageSet set = small_images({.channels = 3});
   for (const NormalizeOptions& normalize :
        {kColours, NormalizeOptions{kColours.mean, 0.5}, NormalizeOptions{0.25, kColours.std}}) {
@@ -108,7 +108,7 @@ TEST_CASE("each channel has its own mean and standard deviation, as in an entry 
   check_against_torchvision(listed->gather({{4, 6}, Order::kStored}), set, {4, 5}, kColours);
 }
 
-TEST_CASE("figures that are equal for all channels give the bits of a single one") {
+TEST_CASE("equal values for all channels are bit-identical to a single value") {
   const ImageSet set = small_images({.channels = 3});
   const NormalizeOptions listed{std::vector<double>(3, 0.1307), std::vector<double>(3, 0.3081)};
   const auto one = make_batch_source(set, kMnist, at::kCPU);
@@ -117,7 +117,7 @@ TEST_CASE("figures that are equal for all channels give the bits of a single one
   CHECK(three->gather({{0, 10}, Order::kStored}).images.equal(expected.images));
 }
 
-TEST_CASE("batches have channels_last strides, with one channel too") {
+TEST_CASE("batches have channels_last strides, even with one channel") {
   for (const std::int64_t channels : {1, 3}) {
     const ImageSet set = small_images({.channels = channels, .height = 5, .width = 7});
     const auto images = make_batch_source(set, kMnist, at::kCPU);
@@ -131,7 +131,7 @@ TEST_CASE("batches have channels_last strides, with one channel too") {
   }
 }
 
-TEST_CASE("a batch may be empty, and larger or smaller than the one before") {
+TEST_CASE("a batch may be empty, larger or smaller than the one before") {
   const ImageSet set = small_images();
   const auto images = make_batch_source(set, kMnist, at::kCPU);
   images->set_order(data::positions({0, 10}));
@@ -143,7 +143,7 @@ TEST_CASE("a batch may be empty, and larger or smaller than the one before") {
   check_against_torchvision(images->gather({{0, 1}, Order::kStored}), set, {0}, kMnist);
 }
 
-TEST_CASE("another epoch brings another order") {
+TEST_CASE("each epoch has its own order") {
   const ImageSet set = small_images();
   const auto images = make_batch_source(set, kMnist, at::kCPU);
   for (const std::int64_t epoch : {0, 1}) {
@@ -153,7 +153,7 @@ TEST_CASE("another epoch brings another order") {
   }
 }
 
-TEST_CASE("the samples are used in place, and kept alive") {
+TEST_CASE("samples are used in place and kept alive") {
   ImageSet set = small_images();
   const std::weak_ptr<const void> owner = set.owner;
   const auto images = make_batch_source(std::move(set), kMnist, at::kCPU);
@@ -162,7 +162,7 @@ TEST_CASE("the samples are used in place, and kept alive") {
   CHECK(images->gather({{0, 10}, Order::kStored}).size() == 10);
 }
 
-TEST_CASE("a list that changes nothing gives the same bits as none") {
+TEST_CASE("with a list that changes nothing, batches are bit-identical to those without one") {
   for (const std::int64_t channels : {1, 3}) {
     const ImageSet set = small_images({.channels = channels});
     for (const settings::AugmentList& list :
@@ -178,7 +178,7 @@ TEST_CASE("a list that changes nothing gives the same bits as none") {
   }
 }
 
-TEST_CASE("batches are augmented with the epoch's random numbers, test images are not") {
+TEST_CASE("batches are augmented with the epoch's random numbers, but test images are not") {
   const ImageSet set = small_images();
   const auto images = make_batch_source(set, kMnist, at::kCPU, at::kFloat,
                                         augmenter({settings::HorizontalFlipOptions{}}));
@@ -197,7 +197,7 @@ TEST_CASE("batches are augmented with the epoch's random numbers, test images ar
   }
 }
 
-TEST_CASE("a batch of mixed samples carries both labels, across the end of the order") {
+TEST_CASE("a mixed batch has both labels, also at the end of the order") {
   const ImageSet set = small_images();
   const settings::MixupOptions half{std::nullopt, 0.5, settings::MixupScope::kLocal};
   const auto images = make_batch_source(set, {}, at::kCPU, at::kFloat, augmenter({half}));
@@ -212,7 +212,7 @@ TEST_CASE("a batch of mixed samples carries both labels, across the end of the o
   CHECK(images->gather({{7, 7}}).size() == 0);
 }
 
-TEST_CASE("images of another size come out for training and for tests") {
+TEST_CASE("entries that change the size apply to training and test images") {
   const ImageSet set = small_images({.channels = 3});
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const settings::AugmentList& list :
@@ -231,7 +231,7 @@ TEST_CASE("images of another size come out for training and for tests") {
   }
 }
 
-TEST_CASE("a GPU augments and mixes as the host does", "[gpu]") {
+TEST_CASE("a GPU augments and mixes like the host", "[gpu]") {
   if (!have_gpu()) return;
   const ImageSet set = small_images({.count = 100});
   const auto order = data::epoch_permutation(set.count, 1, 0);
@@ -249,7 +249,7 @@ TEST_CASE("a GPU augments and mixes as the host does", "[gpu]") {
   CHECK(batch.weights.cpu().equal(expected.weights));
 }
 
-TEST_CASE("a GPU gathers the same bits as the host", "[gpu]") {
+TEST_CASE("batches gathered on a GPU are bit-identical to the host's", "[gpu]") {
   if (!have_gpu()) return;
   for (const std::int64_t channels : {1, 3}) {
     const ImageSet set = small_images({.count = 300, .channels = channels});

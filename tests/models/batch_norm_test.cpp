@@ -26,7 +26,7 @@ using settings::Activation;
 
 constexpr std::int64_t kChannels = 3;
 
-/// Results of a layer for a batch: outputs, gradients of the inputs and its weight, statistics.
+/// A layer's results for a batch: outputs, gradients of inputs and weight, running statistics.
 struct Outcome {
   at::Tensor output;
   at::Tensor input_gradient;
@@ -50,8 +50,8 @@ double relative_error(const at::Tensor& found, const at::Tensor& expected) {
   return ((found - expected).norm() / expected.norm()).item<double>();
 }
 
-TEST_CASE("a batch norm of one process is PyTorch's in fp64, in training and in evaluation") {
-  // Many pixels as after a ReLU: half of them are equal, so a running float sum loses digits.
+TEST_CASE("batch norm on one process matches PyTorch in fp64, in training and evaluation") {
+  // Many pixels, like after a ReLU: half of them are equal, so a running fp32 sum loses digits.
   const bool many = GENERATE(false, true);
   const at::Tensor images =
       many ? (at::randn({128, kChannels, 28, 28}).clamp_min(0) + 3)
@@ -78,24 +78,24 @@ TEST_CASE("a batch norm of one process is PyTorch's in fp64, in training and in 
 constexpr std::int64_t kBatchNorms = 6;
 constexpr std::size_t kConvolutions = 5;
 
-/// Batch norm in front of a ReLU and of others, and at the ends of residual blocks.
-settings::ModelOptions with_batch_norms(std::optional<Activation> behind_sums, bool bias) {
+/// Batch norm before a ReLU and before other layers, and at the ends of residual blocks.
+settings::ModelOptions with_batch_norms(std::optional<Activation> after_sums, bool bias) {
   using namespace testing::layer;
   const auto convolved = [&](std::int64_t channels) {
     return convolution(channels, 3, /*padding=*/1, /*stride=*/1, bias);
   };
   const settings::Layer norm = batch_norm();
   const settings::ResidualLayer block{
-      {convolved(8), norm, relu(), convolved(8), sequential({norm})}, {}, behind_sums, {}};
+      {convolved(8), norm, relu(), convolved(8), sequential({norm})}, {}, after_sums, {}};
   const settings::ResidualLayer with_shortcut{
-      {convolved(12), norm}, {convolved(12), norm}, behind_sums, {}};
+      {convolved(12), norm}, {convolved(12), norm}, after_sums, {}};
   settings::ModelOptions options;
   options.layers = {convolved(8), norm,   relu(),     {"", block}, {"", with_shortcut},
                     norm,         relu(), max_pool(), flatten(),   linear(10)};
   return options;
 }
 
-/// Strides are channels_last, as those that training gives weights and images, also of one channel.
+/// Returns a copy with channels_last strides, like in training, even with one channel.
 at::Tensor in_channels_last(const at::Tensor& images) {
   const std::int64_t channels = images.size(1);
   const std::int64_t width = images.size(3);
@@ -113,11 +113,11 @@ std::shared_ptr<Model> model_of(const settings::ModelOptions& options, std::int6
   return model;
 }
 
-/// What a step of training makes of a network.
+/// The results of a training step.
 struct FusedOutcome {
   at::Tensor scores;
   std::map<std::string, at::Tensor> tensors;  // scores, gradients and buffers
-  std::set<std::string> biases;               // of convolutions
+  std::set<std::string> biases;               // names of convolutions' biases
 };
 
 FusedOutcome train_once(Model& model, const at::Tensor& images) {
@@ -162,12 +162,12 @@ TEST_CASE("batch norm in a list of layers is accurate if the mean is far from ze
                        exact->named_buffers()["1.running_var"]) < 1e-4);
 }
 
-TEST_CASE("networks with batch norm, ReLU and residual blocks train by kernels as without") {
+TEST_CASE("networks with batch norm and residual blocks train the same with and without kernels") {
   using Tail = std::optional<Activation>;
-  const Tail behind_sums = GENERATE(Tail(Activation::kRelu), Tail(), Tail(Activation::kTanh));
+  const Tail after_sums = GENERATE(Tail(Activation::kRelu), Tail(), Tail(Activation::kTanh));
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   const bool bias = GENERATE(false, true);
-  const settings::ModelOptions options = with_batch_norms(behind_sums, bias);
+  const settings::ModelOptions options = with_batch_norms(after_sums, bias);
   const FusedOutcome expected = train_once(options, type);
   CHECK(count_operations(expected.scores, "FusedBatchNorm") == 0);
   FusedOutcome found;
@@ -177,15 +177,14 @@ TEST_CASE("networks with batch norm, ReLU and residual blocks train by kernels a
   }
   CHECK(count_operations(found.scores, "FusedBatchNorm") == kBatchNorms);
   CHECK(count_operations(found.scores, "ReluBackward") == 0);
-  CHECK(count_operations(found.scores, "AddBackward") ==
-        (behind_sums == Activation::kTanh ? 2 : 0));
+  CHECK(count_operations(found.scores, "AddBackward") == (after_sums == Activation::kTanh ? 2 : 0));
   CHECK(found.biases.size() == (bias ? kConvolutions : 0));
   REQUIRE(found.tensors.size() == expected.tensors.size());
   for (const auto& [name, tensor] : expected.tensors) {
-    CAPTURE(name, behind_sums.has_value(), type, bias);
+    CAPTURE(name, after_sums.has_value(), type, bias);
     const at::Tensor wanted = tensor.to(at::kDouble);
     if (found.biases.contains(name)) {
-      // LibTorch adds up gradients whose sum is 0, up to their rounding.
+      // The exact gradient is 0; LibTorch's is a sum of rounding errors.
       CHECK(found.tensors[name].eq(0).all().item<bool>());
       CHECK(found.tensors[name].scalar_type() == type);
       CHECK(wanted.abs().max().item<double>() > 0);
@@ -193,12 +192,12 @@ TEST_CASE("networks with batch norm, ReLU and residual blocks train by kernels a
       continue;
     }
     const double off = (found.tensors[name].to(at::kDouble) - wanted).norm().item<double>();
-    // What a batch norm takes away again has a gradient that is a rounding error.
+    // Gradients that a batch norm cancels are only rounding errors.
     CHECK(off <= (type == at::kFloat ? 1e-4 : 0.3) * (wanted.norm().item<double>() + 0.1));
   }
 }
 
-TEST_CASE("a convolution of images with one channel leaves its bias to the kernels of batch norm") {
+TEST_CASE("a convolution of one-channel images leaves its bias to the batch norm kernels") {
   const settings::ModelOptions options = with_batch_norms(Activation::kRelu, /*bias=*/true);
   const FusedOutcome expected = train_once(options, at::kFloat, /*channels=*/1);
   const EmulatedKernels emulated;
@@ -209,7 +208,7 @@ TEST_CASE("a convolution of images with one channel leaves its bias to the kerne
   CHECK(found.tensors["scores"].allclose(expected.tensors.at("scores"), 1e-4, 1e-4));
 }
 
-TEST_CASE("a convolution adds its bias if no kernel of batch norm takes it") {
+TEST_CASE("a convolution adds its bias if no batch norm kernel does") {
   const settings::ModelOptions options = with_batch_norms(Activation::kTanh, /*bias=*/true);
   const bool trains = GENERATE(true, false);
   const auto model = model_of(options, 3);
@@ -227,7 +226,7 @@ TEST_CASE("a convolution adds its bias if no kernel of batch norm takes it") {
   CHECK(count_operations(found, "FusedBatchNorm") == 0);
 }
 
-TEST_CASE("a batch that the kernels of batch norm cannot take gets the convolution's bias") {
+TEST_CASE("a batch that the batch norm kernels do not support gets the convolution's bias") {
   torch::manual_seed(5);
   torch::nn::Conv2d convolution(torch::nn::Conv2dOptions(3, 4, 1));
   const at::Tensor one_row = at::randn({1, 3, 1, 1});

@@ -38,7 +38,7 @@ constexpr Activation kFunctions[] = {Activation::kTanh, Activation::kRelu, Activ
                                      Activation::kGelu, Activation::kSilu, Activation::kLeakyRelu,
                                      Activation::kRelu6};
 
-/// Without batch norm, so that integers stay integers.
+/// A network without batch norm, so integers stay integers.
 LayerList pooled() {
   return {convolution(6, 3, 1),
           relu(),
@@ -68,7 +68,7 @@ LayerList residual(bool norm = true) {
   return list;
 }
 
-/// With a sum of images, and a linear layer with enough outputs to need flattened images.
+/// A network with a residual sum, and a linear layer with enough outputs to need flattened images.
 LayerList flattened() {
   settings::ResidualLayer block;
   block.layers = {convolution(10, 3, 1), relu()};
@@ -95,7 +95,7 @@ LayerList depthwise() {
           linear(5)};
 }
 
-/// Convolutions with other padding on one side than on the other.
+/// Convolutions with asymmetric padding.
 LayerList padded() {
   return {{"", settings::ZeroPad2dLayer{{0, 1, 0, 2}}},
           convolution(8, 3, 0, 2),
@@ -111,7 +111,7 @@ LayerList padded() {
           linear(5)};
 }
 
-/// Pooling of every kind. The maxima are those of images: rounded sums could have others.
+/// Every kind of pooling. Max pooling comes first, because rounding may change maxima of sums.
 LayerList pools() {
   return {{"", settings::MaxPool2dLayer{{3, 3}, ImageSize{2, 1}, {1, 0}}},
           convolution(9, 1),
@@ -143,7 +143,7 @@ std::shared_ptr<Model> model_of(const LayerList& layers, at::ScalarType type,
   return model;
 }
 
-/// Returns the network in fp64, which LibTorch computes, with the rounded parameters of another.
+/// Returns the network in fp64, computed by LibTorch, with the rounded parameters of `rounded`.
 std::shared_ptr<Model> exact_of(const LayerList& layers, const Model& rounded) {
   auto exact = model_of(layers, at::kDouble);
   for (std::size_t i = 0; i < exact->parameters().size(); ++i) {
@@ -152,7 +152,7 @@ std::shared_ptr<Model> exact_of(const LayerList& layers, const Model& rounded) {
   return exact;
 }
 
-/// Changes the parameters of batch norms, which begin as ones and zeros.
+/// Randomises batch norm parameters, which are initially ones and zeros.
 void spread_batch_norms(Model& model) {
   const at::NoGradGuard no_grad;
   for (const auto& item : model.named_parameters()) {
@@ -168,7 +168,7 @@ bool can_compute(at::ScalarType type) {
   return type == at::kFloat ? cpu_features().avx512 : cpu_features().avx512_bf16;
 }
 
-/// Outputs and all gradients of a step.
+/// Returns outputs, all gradients and buffers of a step.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 NamedTensors take_step(Model& model, const at::Tensor& images, const at::Tensor& upstream,
@@ -188,7 +188,7 @@ NamedTensors take_step(Model& model, const at::Tensor& images, const at::Tensor&
   return outcome;
 }
 
-/// Relative to the norm of the exact values; of values that cancel, to a tenth of those that do.
+/// Returns the error relative to the norm of the exact values, but at least 0.1 per value.
 double error_of_tensor(const at::Tensor& found, const at::Tensor& exact) {
   const double least = 0.1 * std::sqrt(static_cast<double>(exact.numel()));
   const double error = (found.to(at::kDouble) - exact.to(at::kDouble)).norm().item<double>();
@@ -229,14 +229,14 @@ TEST_CASE("sums of integers are exact in lists of layers") {
       const at::Tensor x = integers({images, 3, 12, 11});
       const at::Tensor upstream = integers({images, 5});
       CHECK(is_computed(model->forward(x)) == can_compute(at::kFloat));
-      // The mean of the images is rounded.
+      // Average pooling rounds.
       check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
                   layers.size() == pooled().size() ? 0 : 5e-6);
     }
   }
 }
 
-/// Draws lists that fit images of 3 x 12 x 11, or lists that do not.
+/// Draws lists, of which some do not fit images of 3 x 12 x 11.
 class RandomLists {
  public:
   LayerList draw() {
@@ -295,7 +295,7 @@ class RandomLists {
   std::mt19937 engine_{8};
 };
 
-TEST_CASE("random lists of layers agree with LibTorch in fp64, forward and backward") {
+TEST_CASE("random lists of layers match LibTorch in fp64, forward and backward") {
   torch::manual_seed(2);
   RandomLists lists;
   for (int found = 0; found < 50;) {
@@ -313,7 +313,7 @@ TEST_CASE("random lists of layers agree with LibTorch in fp64, forward and backw
     CHECK(is_computed(model->forward(x)) == can_compute(at::kFloat));
     model = model_of(layers, at::kFloat);
     const auto exact = model_of(layers, at::kDouble);
-    // Behind a batch norm, some gradients are sums that nearly cancel; LibTorch keeps fewer digits.
+    // With batch norm, some gradients are sums that nearly cancel; LibTorch's are less accurate.
     check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
                 can_compute(at::kFloat) ? 2e-4 : 1e-2);
     model->eval();
@@ -323,9 +323,9 @@ TEST_CASE("random lists of layers agree with LibTorch in fp64, forward and backw
   }
 }
 
-/// In bf16, gradients of batch norm are sums of numbers whose rounding errors do not cancel as they
-/// do.
-TEST_CASE("networks with every fused layer agree with LibTorch, with and without gradients") {
+/// The tolerance in bf16 is large: batch norm gradients are sums that cancel, unlike their rounding
+/// errors.
+TEST_CASE("networks with every fused layer match LibTorch, with and without gradients") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   if (!can_compute(type)) return;
   std::vector<LayerList> lists{pooled(), flattened(), residual(), depthwise(), padded(), pools()};
@@ -339,7 +339,7 @@ TEST_CASE("networks with every fused layer agree with LibTorch, with and without
     spread_batch_norms(*model);
     const std::int64_t images = type == at::kFloat ? 64 : 37;
     const at::Tensor x = at::randn({images, 3, 12, 11}).to(type);
-    // So large that no gradient is small beside the floor of `error_of_tensor`.
+    // Large, so all gradients exceed the floor of `error_of_tensor`.
     const at::Tensor upstream = (1e4 * at::randn({images, 5})).to(type);
     const NamedTensors found = take_step(*model, x, upstream);
     check_close(found, take_step(*exact_of(layers, *model), x.to(at::kDouble), upstream),
@@ -347,14 +347,14 @@ TEST_CASE("networks with every fused layer agree with LibTorch, with and without
     const auto weights =
         std::ranges::count_if(model->named_parameters().keys(),
                               [](const std::string& name) { return name.ends_with("weight"); });
-    CHECK(count_operations(model->forward(x), "Stage") == weights);  // no layer is LibTorch's
+    CHECK(count_operations(model->forward(x), "Stage") == weights);  // LibTorch computes no layer
     const at::NoGradGuard no_grad;  // without gradients, values share memory
     CHECK(model->forward(x).equal(found.front().second));
     CHECK(model->forward(x.contiguous(at::MemoryFormat::ChannelsLast)).equal(found.front().second));
   }
 }
 
-TEST_CASE("bits depend neither on the number of threads nor on the other images of a batch") {
+TEST_CASE("results do not depend on the number of threads or on other images of a batch") {
   torch::manual_seed(4);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     if (!can_compute(type)) continue;
@@ -376,7 +376,7 @@ TEST_CASE("bits depend neither on the number of threads nor on the other images 
   }
 }
 
-TEST_CASE("frozen layers have no gradients, and those of others do not change") {
+TEST_CASE("frozen layers have no gradients, and the other gradients do not change") {
   struct Case {
     LayerList layers;
     std::vector<std::string> trained;  // all others are frozen
@@ -419,7 +419,7 @@ TEST_CASE("frozen layers have no gradients, and those of others do not change") 
   }
 }
 
-TEST_CASE("gradients are written to their destination buffers, once") {
+TEST_CASE("the first gradients are written to destination buffers, and later ones are added") {
   torch::manual_seed(6);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     if (!can_compute(type)) return;
@@ -438,7 +438,7 @@ TEST_CASE("gradients are written to their destination buffers, once") {
       CHECK(model->parameters()[i].grad().const_data_ptr() == destinations[i].const_data_ptr());
       CHECK(destinations[i].equal(expected[i + 2].second));
     }
-    model->forward(x).backward(upstream);  // is added
+    model->forward(x).backward(upstream);  // adds to the gradients
     CHECK(model->parameters()[0]
               .grad()
               .to(at::kFloat)
@@ -450,7 +450,7 @@ TEST_CASE("gradients without destination buffers reach autograd layer by layer")
   if (!can_compute(at::kFloat)) return;
   const auto model = model_of(pooled(), at::kFloat);
   const at::Tensor out = model->forward(at::randn({20, 3, 12, 11}));
-  CHECK(count_operations(out, "Stage") == 5);  // the layers with weights
+  CHECK(count_operations(out, "Stage") == 5);  // one per layer with weights
   const at::Tensor first = model->parameters().front();
   const at::Tensor last = model->parameters().back();
   std::vector<bool> has_other;
@@ -472,7 +472,7 @@ TEST_CASE("an empty batch has gradients of zero") {
   }
 }
 
-TEST_CASE("a NaN in an image reaches its output alone") {
+TEST_CASE("a NaN in an image affects only its own output") {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const auto model = model_of(pooled(), type);
     at::Tensor x = at::randn({3, 3, 12, 11}).to(type);
@@ -483,9 +483,9 @@ TEST_CASE("a NaN in an image reaches its output alone") {
   }
 }
 
-TEST_CASE("dropout in a list drops what LibTorch's operations drop, and nothing in evaluation") {
+TEST_CASE("dropout in a list drops the same elements as LibTorch, and none in evaluation") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
-  const double p = GENERATE(0.3, 0.1, 0.0, 1 - 1e-12);  // the last one's limit is 2^32
+  const double p = GENERATE(0.3, 0.1, 0.0, 1 - 1e-12);  // the last one's threshold is 2^32
   CAPTURE(type, p);
   torch::manual_seed(8);
   const LayerList layers{convolution(7, 3), {"", settings::DropoutLayer{p}},   flatten(),
@@ -505,11 +505,11 @@ TEST_CASE("dropout in a list drops what LibTorch's operations drop, and nothing 
   }
 }
 
-TEST_CASE("synchronised batch norms see the global batch, however uneven the shares are") {
+TEST_CASE("synchronised batch norm uses the global batch, even with uneven shares") {
   torch::manual_seed(9);
-  const bool by_libtorch = GENERATE(false, true);  // computes lists with few weights
+  const bool by_libtorch = GENERATE(false, true);  // LibTorch computes lists with few weights
   const LayerList layers = by_libtorch ? LayerList{batch_norm(), flatten(), linear(5)} : residual();
-  for (const std::int64_t count : {40, 2}) {  // with 2 samples rank 2 has none
+  for (const std::int64_t count : {40, 2}) {  // with 2 samples, rank 2 has none
     constexpr int kRanks = 3;
     const at::Tensor x = at::randn({count, 3, 12, 11}) * 2 + at::randn({1, 3, 1, 1});
     const at::Tensor upstream = at::randn({count, 5});
@@ -550,7 +550,7 @@ TEST_CASE("LibTorch computes other layers, types and shapes") {
   const at::Tensor x = at::randn({4, 3, 12, 11});
   const at::Tensor out = model_of(with_group_norm, at::kFloat)->forward(x);
   CHECK(count_operations(out, "GroupNorm") == 1);
-  CHECK(is_computed(out) == can_compute(at::kFloat));  // the layers after it
+  CHECK(is_computed(out) == can_compute(at::kFloat));  // because of the layers after it
   settings::Conv2dLayer dilated;
   dilated.out_channels = 5;
   dilated.dilation = {2, 2};
@@ -566,7 +566,7 @@ TEST_CASE("LibTorch computes other layers, types and shapes") {
   CHECK_THROWS_AS(model_of(pooled(), at::kFloat)->forward(at::randn({4, 2, 12, 11})), c10::Error);
 }
 
-TEST_CASE("a backward pass of an earlier forward pass is refused") {
+TEST_CASE("a backward pass after a second forward pass is refused") {
   if (!can_compute(at::kFloat)) return;
   const auto model = model_of(pooled(), at::kFloat);
   const at::Tensor x = at::randn({4, 3, 12, 11});

@@ -16,7 +16,7 @@ constexpr double kP = 0.3;
 
 at::Tensor seeds(std::int64_t count) { return at::arange(count, at::kLong) * 0x1234567890abcdef; }
 
-TEST_CASE("dropout keeps the stated fraction, scaled, and draws anew for every sample and layer") {
+TEST_CASE("dropout keeps and scales the given fraction, drawn separately per sample and layer") {
   const at::Tensor x = at::ones({200, 500});
   const at::Tensor out = hashed_dropout(x, seeds(200), 0, kP);
   const at::Tensor kept = out != 0;
@@ -30,7 +30,7 @@ TEST_CASE("dropout keeps the stated fraction, scaled, and draws anew for every s
   CHECK(std::abs((kept == other).to(at::kDouble).mean().item<double>() - 0.58) < 0.01);
 }
 
-TEST_CASE("dropped elements of a sample depend neither on the batch nor on the layout") {
+TEST_CASE("a sample's dropped elements do not depend on the batch or the memory layout") {
   const at::Tensor x = at::randn({6, 3, 5, 7});
   const at::Tensor whole = hashed_dropout(x, seeds(6), 2, kP);
   const at::Tensor parts =
@@ -45,7 +45,7 @@ TEST_CASE("dropped elements of a sample depend neither on the batch nor on the l
         x.slice(3, 0, 7, 2).sizes());
 }
 
-TEST_CASE("gradients pass the elements that were not dropped") {
+TEST_CASE("gradients pass through elements that were not dropped") {
   at::Tensor x = at::randn({4, 9}).requires_grad_();
   const at::Tensor out = hashed_dropout(x, seeds(4), 0, kP);
   out.backward(at::ones_like(out));

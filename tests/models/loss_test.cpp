@@ -23,8 +23,8 @@ using testing::Approx;
 constexpr std::int64_t kSamples = 33;
 constexpr double kScale = 0.125;
 
-/// The loss by its definition: the cross entropy with the smoothed and mixed target, in which class
-/// weights scale each class's part.
+/// Computes the loss from its definition: the cross entropy with the smoothed and mixed target,
+/// scaled per class by class weights.
 BatchLoss defined_loss(const at::Tensor& logits, const Targets& targets, double smoothing) {
   const std::int64_t classes = logits.size(1);
   at::Tensor mixed = at::one_hot(targets.labels, classes).to(at::kDouble);
@@ -72,7 +72,7 @@ void check_loss(const at::Tensor& logits, const Targets& targets, double smoothi
                      rounding));
 }
 
-TEST_CASE("losses, gradients and correct predictions are those of the definition") {
+TEST_CASE("losses, gradients and correct predictions match the definition") {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     for (const std::int64_t classes : {2, 10, 47}) {
       for (const double smoothing : {0.0, 0.2}) {
@@ -107,13 +107,13 @@ TEST_CASE("huge logits neither overflow nor lose their order") {
   CHECK(loss.correct.item<std::int64_t>() == 2);
 }
 
-TEST_CASE("a NaN shows in the loss") {
+TEST_CASE("a NaN in the logits makes the loss NaN") {
   at::Tensor logits = at::zeros({2, 3});
   logits[1][1] = std::nan("");
   CHECK(std::isnan(batch_loss(logits, {at::tensor({0, 0}, at::kLong)}).loss_sum.item<double>()));
 }
 
-TEST_CASE("of equal largest logits the first is predicted, and a NaN makes the loss one") {
+TEST_CASE("the first of equal logits is predicted, and a NaN makes the training loss NaN") {
   at::Tensor sums = at::zeros({3});
   const at::Tensor logits = at::tensor({1.0F, 3.0F, 3.0F, 2.0F, 2.0F, 2.0F}).view({2, 3});
   training_loss(logits, {at::tensor({1, 0}, at::kLong), {}, {}}, 0, 1, sums);

@@ -41,16 +41,16 @@ bool same_weights(const Model& a, const Model& b) {
   return left.size() == right.size();
 }
 
-TEST_CASE("the seed alone decides the initial weights of every model") {
+TEST_CASE("the initial weights of every model depend only on the seed") {
   for (const ModelName name : kModels) {
     const auto model = make_model(named(name), {}, 5);
-    (void)at::randn({100});  // whatever was drawn before does not matter
+    (void)at::randn({100});  // advances the global generator
     CHECK(same_weights(*model, *make_model(named(name), {}, 5)));
     CHECK_FALSE(same_weights(*model, *make_model(named(name), {}, 6)));
   }
 }
 
-TEST_CASE("every model scores each image once for each class, whatever the data's shape") {
+TEST_CASE("every model returns one logit per image and class for any image shape") {
   const c10::InferenceMode inference;
   for (const ModelName name : kModels) {
     for (const network::ImageShape& shape :
@@ -67,7 +67,7 @@ TEST_CASE("every model scores each image once for each class, whatever the data'
   }
 }
 
-TEST_CASE("images that are too small for a model are refused with the layer that does not fit") {
+TEST_CASE("images too small for a model are refused, and the error names the layer") {
   CHECK_THAT(error_of([] {
                make_model(named(ModelName::kNet), {1, 28, 15, 10}, 1);
              }),
@@ -83,7 +83,7 @@ struct ModelWithFeatures : Model {
   at::Tensor forward(const at::Tensor& images) override { return images; }
 };
 
-TEST_CASE("layers with statistics that cannot be synchronised are refused by their names") {
+TEST_CASE("layers whose statistics cannot be synchronised are refused, and the error names them") {
   const auto sum = [](at::Tensor& /*sums*/) {};
   torch::nn::Sequential layers;
   layers->push_back(std::make_shared<BatchNorm>(3));
@@ -93,7 +93,7 @@ TEST_CASE("layers with statistics that cannot be synchronised are refused by the
   layers->push_back(torch::nn::BatchNorm3d(5));
   layers->push_back(
       torch::nn::InstanceNorm2d(torch::nn::InstanceNorm2dOptions(3).track_running_stats(true)));
-  layers->push_back(torch::nn::InstanceNorm2d(3));  // knows nothing of other samples
+  layers->push_back(torch::nn::InstanceNorm2d(3));  // statistics per sample
   const auto model = std::make_shared<ModelWithFeatures>(layers);
   const auto failure = error_of([&] { model->synchronize_batch_norm(sum); });
   CHECK(failure.code == ExitCode::kConfig);
@@ -107,8 +107,7 @@ TEST_CASE("layers with statistics that cannot be synchronised are refused by the
   CHECK_THAT(failure.message, !ContainsSubstring("features.5"));
 }
 
-TEST_CASE(
-    "a model with batch norm that can be synchronised says so, one without is used as it is") {
+TEST_CASE("synchronizes_batch_norm is true only for models with batch norm") {
   const auto sum = [](at::Tensor& /*sums*/) {};
   for (const ModelName name : kModels) {
     const auto model = make_model(named(name), {}, 1);

@@ -1,4 +1,4 @@
-// base/parallel.h in programs that have loaded LibTorch.
+// Tests base/parallel.h in programs that have loaded LibTorch.
 #include "base/parallel.h"
 
 #include <ATen/Parallel.h>
@@ -21,7 +21,7 @@ namespace {
 
 using Parts = std::set<std::pair<std::int64_t, std::int64_t>>;
 
-/// Returns what parts are made of the numbers from `begin` to `end`.
+/// Returns the parts into which [begin, end) is divided.
 Parts parts_of(std::int64_t begin, std::int64_t end, std::int64_t grain) {
   Parts parts;
   std::mutex mutex;
@@ -32,7 +32,7 @@ Parts parts_of(std::int64_t begin, std::int64_t end, std::int64_t grain) {
   return parts;
 }
 
-/// LibTorch computes with this number of threads during its lifetime.
+/// While it exists, LibTorch computes with this number of threads.
 class Threads {
  public:
   explicit Threads(int number) { at::set_num_threads(number); }
@@ -44,9 +44,9 @@ class Threads {
   int before_ = at::get_num_threads();
 };
 
-TEST_CASE("work is cut into parts that no thread takes twice, none smaller than the grain") {
+TEST_CASE("work is divided into parts of at least the grain size, each done once") {
   const Threads three(3);
-  CHECK(parts_of(5, 25, 1).size() == 10);  // of two numbers each: there are twelve at most
+  CHECK(parts_of(5, 25, 1).size() == 10);  // at most twelve parts of equal size
   const Parts parts = parts_of(0, 1200, 1);
   CHECK(parts.size() == 12);
   std::int64_t next = 0;
@@ -62,7 +62,7 @@ TEST_CASE("work is cut into parts that no thread takes twice, none smaller than 
   CHECK(parts_of(3, 3, 1).empty());
 }
 
-TEST_CASE("as many threads as LibTorch computes with share the work, again and again") {
+TEST_CASE("all of LibTorch's threads share the work, also after their number changes") {
   for (const int number : {3, 2, 4, 2}) {
     const Threads threads(number);
     std::mutex mutex;
@@ -81,7 +81,7 @@ TEST_CASE("as many threads as LibTorch computes with share the work, again and a
   }
 }
 
-TEST_CASE("a thread that is held up does less") {
+TEST_CASE("a delayed thread does fewer parts") {
   const Threads two(2);
   const std::thread::id caller = std::this_thread::get_id();
   std::atomic<int> parts = 0;
@@ -100,7 +100,7 @@ TEST_CASE("a thread that is held up does less") {
   CHECK(parts == 2000 * 8);
 }
 
-TEST_CASE("one thread does the work alone, also within work that is shared") {
+TEST_CASE("a single thread and nested calls do not divide the work") {
   {
     const Threads one(1);
     CHECK(parts_of(0, 20, 1) == Parts{{0, 20}});
@@ -120,7 +120,7 @@ TEST_CASE("one thread does the work alone, also within work that is shared") {
   CHECK(at::get_num_threads() == 2);
 }
 
-TEST_CASE("of threads that have work at the same time, one gets help") {
+TEST_CASE("concurrent callers all complete their work") {
   std::vector<std::thread> threads;
   std::atomic<std::int64_t> sum = 0;
   for (int number = 0; number < 4; ++number) {

@@ -18,7 +18,7 @@ Network sized(const std::string& json, const ImageShape& images = {}) {
   return infer_sizes(list(json), images);
 }
 
-TEST_CASE("sizes are inferred as in PyTorch") {
+TEST_CASE("sizes are inferred like in PyTorch") {
   const auto first = [](const std::string& layer) {
     return sized("[" + layer + R"(, "flatten", {"name": "linear", "out_features": "classes"}])",
                  {4, 30, 21, 7})
@@ -62,7 +62,7 @@ TEST_CASE("sizes are inferred as in PyTorch") {
          "[N,4,24,15]", 3LL * 148, 144LL * (28LL * 19 + 26LL * 17 + 24LL * 15));
 }
 
-TEST_CASE("the built-in networks are lists with the documented sums") {
+TEST_CASE("the built-in networks have the documented numbers of parameters and operations") {
   const auto of = [](settings::ModelName name) {
     settings::ModelOptions options;
     options.name = name;
@@ -89,7 +89,7 @@ TEST_CASE("a built-in network written as layers is read back unchanged") {
   }
 }
 
-TEST_CASE("efficientnet-lite0 pads as TensorFlow does, and has the parameters of its original") {
+TEST_CASE("efficientnet-lite0 pads like TensorFlow, and has the original's number of parameters") {
   settings::ModelOptions options;
   options.name = settings::ModelName::kEfficientNetLite0;
   const auto first = [&](std::int64_t height, std::int64_t width) {

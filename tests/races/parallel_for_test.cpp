@@ -1,5 +1,5 @@
-// parallel_for on several threads without LibTorch, which is not instrumented for the thread
-// sanitizer: this file defines those functions of LibTorch and of the system layer that it calls.
+// Tests parallel_for on several threads without LibTorch, which is not instrumented for the thread
+// sanitizer: this file defines the functions of LibTorch and of the system layer that it calls.
 
 #include <cstdint>
 #include <functional>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::int64_t kCount = 1000;
 
-/// Adds 1 to each number, and asks for more threads within a part.
+/// Adds 1 to each number in nested calls.
 void increment(std::vector<int>& numbers) {
   parallel_for(0, kCount, 10, [&](std::int64_t begin, std::int64_t end) {
     parallel_for(begin, end, 1, [&](std::int64_t first, std::int64_t last) {
@@ -56,7 +56,7 @@ TEST_CASE("threads that compete for the helpers do their own work") {
   CHECK(theirs == mine);
 }
 
-TEST_CASE("the first exception of a part is thrown after all have ended") {
+TEST_CASE("the first exception is rethrown after all parts have ended") {
   std::vector<int> numbers(kCount);
   const auto work = [&](std::int64_t begin, std::int64_t end) {
     for (; begin < end; ++begin) ++numbers[static_cast<std::size_t>(begin)];

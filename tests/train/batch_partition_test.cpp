@@ -15,7 +15,7 @@ using settings::MixupScope;
 using settings::Split;
 using namespace testing;
 
-/// A forward pass that takes a fixed time per sample, however busy the machine is.
+/// A model whose forward pass takes a fixed time per sample, even on a busy machine.
 class SlowModel : public TinyModel {
  public:
   explicit SlowModel(std::chrono::microseconds a_sample)
@@ -58,30 +58,30 @@ std::vector<std::int64_t> learned(const std::vector<double>& speeds, double over
   });
 }
 
-TEST_CASE("shares follow the speed of the ranks, and are even until it is known") {
+TEST_CASE("shares are proportional to the ranks' speeds, and even until those are known") {
   using Sizes = std::vector<std::int64_t>;
   CHECK(learned({1000, 500}, 0, 120, 3) == Sizes{60, 60});
   CHECK(learned({1000, 500}, 0, 120, 10) == Sizes{80, 40});
   CHECK(learned({1000, 500, 1000}, 0, 100, 100) == Sizes{40, 20, 40});
-  CHECK(learned({1000, 990}, 0, 120, 100) == Sizes{60, 60});  // not worth it
+  CHECK(learned({1000, 990}, 0, 120, 100) == Sizes{60, 60});  // too similar to adapt
   // With a fixed cost of 20 ms the times are equal at 20 ms + 86 / 1000 and 20 ms + 34 / 400.
   const Sizes with_overhead = learned({1000, 400}, 0.02, 120, 400);
   CHECK(with_overhead[0] + with_overhead[1] == 120);
   CHECK(std::abs(with_overhead[0] - 86) <= 4);
 }
 
-TEST_CASE("a rank whose speed is hopeless keeps a sample to measure it by") {
+TEST_CASE("a very slow rank keeps one sample, so that its speed can be measured") {
   CHECK(learned({1e6, 1}, 0, 50, 200) == std::vector<std::int64_t>{49, 1});
 }
 
-TEST_CASE("a fixed number of shards is dealt to the ranks in runs, and does not depend on them") {
+TEST_CASE("a fixed number of shards does not depend on the ranks, which get consecutive shards") {
   const std::vector<std::vector<data::Range>> own{
       {{0, 4}}, {{0, 2}, {2, 4}}, {{0, 2}, {2, 3}, {3, 4}}};
   for (std::size_t ranks = 1; ranks <= own.size(); ++ranks) {
     const auto dealt = results_of_ranks(static_cast<int>(ranks), [](comm::Communicator&
                                                                         communicator) {
       const auto partition = make_batch_partition({Split::kEven, {}, 4}, communicator, at::kCPU);
-      std::int64_t ends = partition->statistics();  // none
+      std::int64_t ends = partition->statistics();  // no statistics
       for (std::int64_t number = 0; number < partition->shards(); ++number) {
         ends = 100 * ends + partition->shard({10, 20}, number).end;
       }
@@ -95,7 +95,7 @@ TEST_CASE("a fixed number of shards is dealt to the ranks in runs, and does not 
   }
 }
 
-TEST_CASE("an unequal pair trains the weights of an even split, in the time that it should take") {
+TEST_CASE("a slow and a fast rank train the same weights as an even split, but faster") {
   settings::TrainOptions options = small_run();
   options.deterministic = false;
   options.epochs = 1;
@@ -112,7 +112,7 @@ TEST_CASE("an unequal pair trains the weights of an even split, in the time that
   const auto train = [&](Split split) {
     settings::DataOptions data;
     data.split = split;
-    std::vector<std::shared_ptr<SlowModel>> models;  // made in turn: they draw from one generator
+    std::vector<std::shared_ptr<SlowModel>> models;  // not concurrently: the generator is shared
     for (const std::int64_t a_sample_us : {400, 800}) {
       torch::manual_seed(static_cast<std::uint64_t>(options.seed));
       models.push_back(std::make_shared<SlowModel>(std::chrono::microseconds(a_sample_us)));
@@ -134,20 +134,20 @@ TEST_CASE("an unequal pair trains the weights of an even split, in the time that
     CHECK(outcome.sizes == measured[0].sizes);
     CHECK(outcome.sizes[0] > 580);  // two thirds
     CHECK(outcome.sizes[0] < 750);
-    CHECK(outcome.seconds < 0.95 * even[0].seconds);  // 8/12 but for the first steps
+    CHECK(outcome.seconds < 0.95 * even[0].seconds);  // 8/12 without the first steps
   }
 }
 
 constexpr std::int64_t kSamples = 50;
 const std::vector<float> kWeights{0.5F, 3, 1, 0.25F, 2, 1, 0, 8, 1, 0.125F};
 
-/// The factors of an epoch's steps of two batches, and the same from the labels that batches have.
+/// Factors of two epochs' steps of two batches each, and expected ones from the batches' labels.
 struct Factors {
   std::vector<double> computed;
   std::vector<double> expected;
 };
 
-/// Gathers the batches as a run does, on three ranks; returns what rank 0 sees.
+/// Gathers batches on three ranks, like in a run; returns rank 0's factors.
 Factors factors_of(const PartitionOptions& options, const settings::AugmentList& list) {
   Factors factors;
   on_connected_ranks(3, [&](comm::Communicator& communicator) {
@@ -203,7 +203,7 @@ Factors factors_of(const PartitionOptions& options, const settings::AugmentList&
   return factors;
 }
 
-TEST_CASE("a rank alone knows the sum of the weights of all ranks' samples, mixed or not") {
+TEST_CASE("each rank computes the class weights' sum over all ranks' samples, even with mixup") {
   const settings::AugmentationOptions flip = settings::HorizontalFlipOptions{};
   const std::vector<settings::AugmentList> lists{
       {},
@@ -227,7 +227,7 @@ TEST_CASE("a rank alone knows the sum of the weights of all ranks' samples, mixe
   }
 }
 
-TEST_CASE("steps without weight have the factor 0") {
+TEST_CASE("steps whose class weights are all 0 have the factor 0") {
   const auto images = loader::make_batch_source(small_images({.count = kSamples}), {}, at::kCPU);
   ClassWeights weights(std::vector<float>(10, 0.0F), *images);
   const BatchPartition partition({0, 1}, 0);

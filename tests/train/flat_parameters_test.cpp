@@ -14,7 +14,7 @@ std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
   return result;
 }
 
-/// Whether the strides are those of channels_last (of a convolution), else of a dense tensor.
+/// Returns whether strides are channels_last for a convolution, or contiguous for other tensors.
 bool is_dense(const at::Tensor& tensor) {
   if (tensor.dim() != 4) return tensor.is_contiguous();
   const std::int64_t in = tensor.size(1);
@@ -23,7 +23,7 @@ bool is_dense(const at::Tensor& tensor) {
          std::vector<std::int64_t>{in * tensor.size(2) * width, 1, width * in, in};
 }
 
-TEST_CASE("parameters keep their values and become views of one memory") {
+TEST_CASE("parameters keep their values and become views of one buffer") {
   const auto model = models::make_model({}, {}, 1);
   const std::vector<at::Tensor> before = copies(model->parameters());
   FlatParameters flat(*model, kStatistics);
@@ -39,7 +39,7 @@ TEST_CASE("parameters keep their values and become views of one memory") {
     nonzero += before[i].count_nonzero().item<std::int64_t>();
     elements += (before[i].numel() + 7) / 8 * 8;
   }
-  CHECK(flat.values().count_nonzero().item<std::int64_t>() == nonzero);  // none between them
+  CHECK(flat.values().count_nonzero().item<std::int64_t>() == nonzero);  // the padding is 0
   CHECK(flat.values().numel() == elements);
   CHECK(flat.gradients().numel() == elements);
   CHECK(flat.statistics().numel() == kStatistics);
@@ -50,8 +50,8 @@ TEST_CASE("parameters keep their values and become views of one memory") {
   CHECK(buffer.flat.storage().is_alias_of(flat.statistics().storage()));
 }
 
-TEST_CASE("parameter, gradient and momentum share strides, convolutions have channels_last") {
-  const auto model = models::make_model({}, {}, 1);  // with one input channel, too
+TEST_CASE("parameters, gradients and momentum have the same strides, convolutions channels_last") {
+  const auto model = models::make_model({}, {}, 1);  // conv1 has one input channel
   FlatParameters flat(*model, kStatistics);
   const at::Tensor momentum = at::empty_like(flat.values());
   const at::NoGradGuard no_grad;
@@ -66,8 +66,7 @@ TEST_CASE("parameter, gradient and momentum share strides, convolutions have cha
   }
 }
 
-TEST_CASE(
-    "gradients of backward replace those of the step before, or are added to those of this step") {
+TEST_CASE("gradients replace those of the previous step and accumulate within a step") {
   const auto model = models::make_model({}, {}, 1);
   const auto reference = models::make_model({}, {}, 1);
   FlatParameters flat(*model, kStatistics);
@@ -90,7 +89,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("parameters with equal settings lie together, and frozen ones after the trained ones") {
+TEST_CASE("parameters with equal settings are contiguous, and frozen ones are last") {
   const bool bf16 = GENERATE(false, true);
   const auto model = models::make_model({}, {}, 1);  // conv1, conv2, fc1, fc2: weights and biases
   const auto copy = models::make_model({}, {}, 1);

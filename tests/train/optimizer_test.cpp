@@ -40,7 +40,7 @@ TrainOptions adam(OptimizerName name, double weight_decay) {
   return options_of(name, 0, false, weight_decay);
 }
 
-/// LibTorch's optimizer with these options.
+/// Returns LibTorch's optimizer with these options.
 std::unique_ptr<torch::optim::Optimizer> libtorch_optimizer(const TrainOptions& options,
                                                             const at::Tensor& values) {
   namespace optim = torch::optim;
@@ -62,7 +62,7 @@ std::unique_ptr<torch::optim::Optimizer> libtorch_optimizer(const TrainOptions& 
                                                       .weight_decay(options.weight_decay));
 }
 
-/// Gradients of step `step`: never the same, never all of one sign.
+/// Returns gradients that differ between steps and have both signs.
 at::Tensor gradients_of(int step, std::int64_t count) {
   return at::arange(count, at::kFloat).mul(0.7).add(step).sin();
 }
@@ -73,7 +73,7 @@ void take_step(const FlatParameters& parameters, Optimizer& optimizer, int numbe
   optimizer.step(at::scalar_tensor(learning_rate, at::kDouble).unsqueeze(0));
 }
 
-TEST_CASE("every optimizer takes the steps that LibTorch's takes in double, for every setting") {
+TEST_CASE("every optimizer matches LibTorch's in fp64, for every setting") {
   for (const TrainOptions& options :
        {sgd(0, false, 0), sgd(0, false, 0.1), sgd(0.9, false, 0), sgd(0.5, false, 0.01),
         sgd(0.9, true, 0), sgd(0.9, true, 0.05), adam(OptimizerName::kAdam, 0),
@@ -100,7 +100,7 @@ TEST_CASE("every optimizer takes the steps that LibTorch's takes in double, for 
   }
 }
 
-TEST_CASE("an optimizer resumes from its state, by PyTorch's names, as if it had not stopped") {
+TEST_CASE("an optimizer resumes bit-identically from its state, which has PyTorch's names") {
   struct Case {
     TrainOptions options;
     std::vector<std::string> names;
@@ -135,7 +135,7 @@ TEST_CASE("an optimizer resumes from its state, by PyTorch's names, as if it had
   }
 }
 
-/// Gradients whose first `bf16` elements are bf16 and whose others are f32.
+/// Returns gradients whose first `bf16` elements are bf16, and the others fp32.
 comm::GradientRow row(const at::Tensor& gradients, std::int64_t bf16) {
   const std::int64_t rest = gradients.numel() - bf16;
   return {bf16 == 0 ? at::Tensor() : gradients.narrow(0, 0, bf16).to(at::kBFloat16),
@@ -193,7 +193,7 @@ void take_step_by_libtorch(UpdateSubject& subject, const comm::DeferredSum& sum)
   subject.bf16_copy.copy_(update.values.narrow(0, 0, subject.bf16_copy.numel()));
 }
 
-TEST_CASE("one pass takes the step that LibTorch's operations take") {
+TEST_CASE("the fused update matches a step of LibTorch's operations") {
   const at::NoGradGuard no_grad;
   const TrainOptions options = GENERATE(
       sgd(0, false, 0), sgd(0.9, false, 0.01), sgd(0.9, true, 0.05), adam(OptimizerName::kAdam, 0),
@@ -223,7 +223,7 @@ TEST_CASE("one pass takes the step that LibTorch's operations take") {
   }
 }
 
-TEST_CASE("one pass gives the same bits with any number of threads") {
+TEST_CASE("the fused update is bit-identical with any number of threads") {
   const at::NoGradGuard no_grad;
   constexpr std::int64_t kCount = 200'003;
   const int threads = at::get_num_threads();
@@ -240,7 +240,7 @@ TEST_CASE("one pass gives the same bits with any number of threads") {
   CHECK(results[0].equal(results[1]));
 }
 
-TEST_CASE("the bf16 copy is rounded as LibTorch rounds, infinity and NaN included") {
+TEST_CASE("the bf16 copy is rounded like in LibTorch, including infinity and NaN") {
   const at::NoGradGuard no_grad;
   kernels::WeightUpdate update;
   update.values =
@@ -251,12 +251,12 @@ TEST_CASE("the bf16 copy is rounded as LibTorch rounds, infinity and NaN include
   const at::Tensor expected = update.values.to(at::kBFloat16);
   comm::DeferredSum none;
   none.rows.push_back(row(at::zeros({update.values.numel()}), 0));
-  CHECK_FALSE(update_on_host(update, kernels::SgdRule{}, none));  // there is a NaN
+  CHECK_FALSE(update_on_host(update, kernels::SgdRule{}, none));  // one value is NaN
   CHECK(at::allclose(update.bf16_copy.to(at::kFloat), expected.to(at::kFloat), 0, 0,
                      /*equal_nan=*/true));
 }
 
-/// Returns the result of a step with one broken gradient.
+/// Returns whether a step with one broken gradient reports a finite update.
 bool is_finite_with(const TrainOptions& options, std::size_t rows, std::int64_t bf16,
                     std::int64_t at, float broken) {
   const std::int64_t all = FlatParameters(*tiny_model(1), 0).values().numel();
@@ -267,14 +267,14 @@ bool is_finite_with(const TrainOptions& options, std::size_t rows, std::int64_t 
   return update_on_host(subject.update(), subject.optimizer.rule(), sum);
 }
 
-TEST_CASE("a gradient that is not finite is noticed by every optimizer") {
+TEST_CASE("every optimizer detects a gradient that is not finite") {
   const at::NoGradGuard no_grad;
   const TrainOptions options =
       GENERATE(sgd(0, false, 0), sgd(0.9, true, 0.01), adam(OptimizerName::kAdam, 0),
                adam(OptimizerName::kAdamW, 0.1));
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const float broken : {kInfinity, -kInfinity, std::nanf("")}) {
-    for (const std::int64_t at : {0, 1025, 1600}) {  // in bf16, in a vector, and after the last one
+    for (const std::int64_t at : {0, 1025, 1600}) {  // in bf16, in a vector, after the last vector
       for (const std::size_t rows : {1, 2, 3}) {
         CAPTURE(broken, at, rows);
         CHECK_FALSE(is_finite_with(options, rows, /*bf16=*/1300, at, broken));
@@ -283,17 +283,17 @@ TEST_CASE("a gradient that is not finite is noticed by every optimizer") {
   }
 }
 
-TEST_CASE("the decay warms up by TensorFlow's rule, from the first step on") {
+TEST_CASE("the EMA decay warms up by TensorFlow's rule from the first step on") {
   CHECK(average_weight(0.9999, 1) == Approx(1 - 2.0 / 11));
   CHECK(average_weight(0.9999, 1407) == Approx(1 - 1408.0 / 1417));  // three epochs of MNIST
   CHECK(average_weight(0.99, 889) > 0.01);
   CHECK(average_weight(0.99, 890) == Approx(0.01));
   CHECK(average_weight(0.99, 1'000'000) == Approx(0.01));
-  CHECK(average_weight(0.1, 1) == Approx(0.9));  // lower than the warm-up's from the beginning
+  CHECK(average_weight(0.1, 1) == Approx(0.9));  // already below the warm-up's first value
   CHECK(average_weight(0, 1) == 1);
 }
 
-TEST_CASE("a trainer averages its weights after every optimizer step, from the initial ones on") {
+TEST_CASE("a trainer updates the EMA model after every optimizer step, from the initial weights") {
   TrainOptions options = small_run();
   options.ema = {0.4};
   options.gradient_accumulation_steps = GENERATE(1, 2);
@@ -307,7 +307,7 @@ TEST_CASE("a trainer averages its weights after every optimizer step, from the i
     rig.run_to(step);
     plain.run_to(step);
     INFO("step " << step);
-    CHECK(rig.weights().equal(plain.weights()));      // which the average does not change
+    CHECK(rig.weights().equal(plain.weights()));      // EMA does not affect the weights
     const double weight = average_weight(0.4, step);  // the warm-up lasts until step 5
     expected.lerp_(rig.weights(), weight);
     mean.lerp_(rig.trainer.model().named_buffers()["norm.running_mean"], weight);
@@ -321,10 +321,10 @@ TEST_CASE("a trainer averages its weights after every optimizer step, from the i
   CHECK(&plain.trainer.evaluated_model() == &plain.trainer.model());
 }
 
-TEST_CASE("in bf16 the fp32 weights are averaged, in the layout of the model") {
+TEST_CASE("in bf16 the EMA model averages the fp32 weights, in the model's layout") {
   TrainOptions options = small_run();
   options.ema = {0.5};
-  const auto make = [](std::int64_t seed) {  // its batch norm stays fp32
+  const auto make = [](std::int64_t seed) {  // ResNet's batch norm stays fp32
     return built_in_model(settings::ModelName::kResNet18, seed);
   };
   const SmallImages images{.count = 8, .height = 28, .width = 28};
@@ -343,7 +343,7 @@ TEST_CASE("in bf16 the fp32 weights are averaged, in the layout of the model") {
   }
 }
 
-/// Leaves the gradients as they are, and updates a part of the weights.
+/// Leaves gradients unchanged, and owns a slice of the weights.
 class PartialAverager : public comm::GradientAverager {
  public:
   PartialAverager(comm::GradientBuffer buffer, comm::Slice slice)
@@ -365,7 +365,7 @@ struct KernelCase {
   comm::Slice slice;
 };
 
-/// All tensors that an optimizer's step changes.
+/// All tensors that an optimizer step changes.
 struct Outcome {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   at::Tensor bf16_values;
@@ -382,7 +382,7 @@ at::Tensor pattern(const at::Tensor& like) {
   return at::arange(like.numel(), at::kFloat).mul(0.7).sin().abs().mul(0.01);
 }
 
-/// Takes a step, with state that earlier steps could have left.
+/// Takes a step with optimizer state like after earlier steps.
 Outcome outcome_of(const KernelCase& tried, const loader::Batch& batch) {
   settings::TrainOptions options;
   options.optimizer = tried.optimizer;
@@ -440,7 +440,7 @@ void check(const KernelCase& tried) {
   CHECK(own.bf16_values.equal(own.tensors.front().second.narrow(0, 0, copied).to(at::kBFloat16)));
 }
 
-TEST_CASE("a step takes the kernel of the update as it takes LibTorch's operations") {
+TEST_CASE("a step with the weight update kernel matches LibTorch's operations") {
   const std::int64_t all = FlatParameters(*model_in(false), 0).values().numel();
   const auto optimizer = GENERATE(OptimizerName::kSgd, OptimizerName::kAdam, OptimizerName::kAdamW);
   for (const comm::Slice slice :

@@ -23,7 +23,7 @@ Schedule schedule_of(const settings::ScheduleOptions& options, std::int64_t step
   return {train, kStepsPerEpoch, {steps}};
 }
 
-/// The rate of a step of a run.
+/// The expected rate of a step.
 struct Rate {
   std::int64_t step;
   double rate;
@@ -38,7 +38,7 @@ void check_rates(const settings::ScheduleOptions& options, const std::vector<Rat
   }
 }
 
-TEST_CASE("each schedule has its curve, after a warm-up that rises to its first rate") {
+TEST_CASE("each schedule has its own curve, after a warm-up to its first rate") {
   check_rates({}, {{0, 0.4}, {1, 0.4}, {99, 0.4}, {1000, 0.4}});
   check_rates({.name = ScheduleName::kStep, .step_epochs = 3, .gamma = 0.5},
               {{29, 0.4}, {30, 0.2}, {59, 0.2}, {60, 0.1}});
@@ -48,19 +48,19 @@ TEST_CASE("each schedule has its curve, after a warm-up that rises to its first 
               {{0, 0.4}, {25, 0.2 * (1 + std::sqrt(0.5))}, {50, 0.2}, {100, 0}});
   check_rates({.name = ScheduleName::kCosine, .warmup_epochs = 2},
               {{0, 0.4 / 20}, {9, 0.2}, {19, 0.4}, {20, 0.4}, {60, 0.2}});
-  check_rates({.warmup_epochs = 1e6}, {{0, 0.08}, {4, 0.4}}, 5);  // it never ends
+  check_rates({.warmup_epochs = 1e6}, {{0, 0.08}, {4, 0.4}}, 5);  // the warm-up never ends
 }
 
 settings::ScheduleOptions one_cycle(double pct_start) {
   return {.name = ScheduleName::kOneCycle, .max_learning_rate = 0.5, .pct_start = pct_start};
 }
 
-TEST_CASE("one_cycle rises on half a wave of the cosine and falls on another") {
-  check_rates(one_cycle(0.31),  // its peak is step 30
+TEST_CASE("one_cycle rises and falls by half a cosine wave each") {
+  check_rates(one_cycle(0.31),  // the peak is step 30
               {{0, 0.02},
                {15, 0.26},
                {30, 0.5},
-               {53, 0.75 * 0.5 + 0.25 * 0.02 / 1e4},  // a third of the way
+               {53, 0.75 * 0.5 + 0.25 * 0.02 / 1e4},  // a third of the way down
                {99, 0.02 / 1e4},
                {1000, 0.02 / 1e4}});
   settings::ScheduleOptions options = one_cycle(0.5);
@@ -71,7 +71,7 @@ TEST_CASE("one_cycle rises on half a wave of the cosine and falls on another") {
   check_rates(one_cycle(0.5), {{0, 0.5}, {1, 0.02 / 1e4}}, 2);  // the peak is step 0
 }
 
-/// Returns the rates of the epochs' first steps, given the loss of each epoch before.
+/// Returns the learning rate in each epoch, given the losses at the epochs' ends.
 std::vector<double> plateau_rates(const settings::ScheduleOptions& options,
                                   const std::vector<double>& losses) {
   const Schedule schedule = schedule_of(options);
@@ -84,10 +84,10 @@ std::vector<double> plateau_rates(const settings::ScheduleOptions& options,
   return rates;
 }
 
-TEST_CASE("plateau lowers the rate after more than patience epochs without a better loss") {
+TEST_CASE("plateau lowers the rate after more than `patience` epochs without improvement") {
   settings::ScheduleOptions options{.name = ScheduleName::kPlateau, .factor = 0.5, .patience = 1};
   using Rates = std::vector<double>;
-  // 0.99995 is not better than 1 by a ten-thousandth of it.
+  // An improvement from 1 to 0.99995 is below the relative threshold of 1e-4.
   CHECK(plateau_rates(options, {1, 0.99995, 2, 3, 4, 5, 0.9, 1, 1, 1}) ==
         Rates{0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1, 0.1, 0.1, 0.05});
   options.patience = 0;
@@ -97,12 +97,12 @@ TEST_CASE("plateau lowers the rate after more than patience epochs without a bet
   CHECK(plateau_rates(options, {1, 1, 1, 1}) == Rates{0.4, 0.4, 0.3, 0.3});
 }
 
-TEST_CASE("plateau makes no drop of less than 1e-8") {
+TEST_CASE("plateau skips drops of less than 1e-8") {
   const settings::ScheduleOptions options{.name = ScheduleName::kPlateau, .patience = 0};
   CHECK(plateau_rates(options, std::vector<double>(30, 1.0)).back() == Approx(4e-9));
 }
 
-TEST_CASE("plateau lowers the rate that a warm-up rises to") {
+TEST_CASE("plateau also lowers the rates of a warm-up") {
   const Schedule schedule = schedule_of({.name = ScheduleName::kPlateau, .warmup_epochs = 2});
   CHECK(schedule.learning_rate(9) == Approx(0.2));
   CHECK(schedule.learning_rate(9, {.drops = 1}) == Approx(0.02));
@@ -112,7 +112,7 @@ TEST_CASE("plateau lowers the rate that a warm-up rises to") {
   CHECK(state == PlateauState{});
 }
 
-/// A run of 10 epochs of 95 samples.
+/// A run of 10 epochs with 95 samples each.
 constexpr std::int64_t kSamplesOfEpoch = 95;
 
 settings::TrainOptions ten_epochs(std::optional<std::int64_t> max_steps = std::nullopt) {
@@ -131,7 +131,7 @@ Progress progress_at(std::int64_t epoch, std::int64_t samples, std::int64_t step
   return progress;
 }
 
-TEST_CASE("a run whose batches keep their size has the same span at each of its steps") {
+TEST_CASE("with a constant batch size, the schedule's span is the same at every step") {
   for (const std::optional<std::int64_t> max_steps : {std::optional<std::int64_t>(), {37}, {100}}) {
     const settings::TrainOptions options = ten_epochs(max_steps);
     for (std::int64_t step = 0; step <= 100; ++step) {
@@ -142,16 +142,16 @@ TEST_CASE("a run whose batches keep their size has the same span at each of its 
       CHECK(span.skipped_steps == 0);
     }
   }
-  // The cursor after the last sample of an epoch that has not ended yet.
+  // The cursor is after the last sample of an epoch that has not ended yet.
   CHECK(schedule_span(ten_epochs(), progress_at(3, kSamplesOfEpoch, 40), kSamplesOfEpoch, 10)
             .skipped_steps == 0);
 }
 
-TEST_CASE("a run that resumes with batches of another size ends after the steps that remain") {
+TEST_CASE("a run resumed with another batch size ends after the remaining steps") {
   struct Case {
     std::int64_t samples_per_step, samples_into_epoch, step, steps_of_run;
   };
-  // 4 epochs are done, in steps of 10 samples, and some steps of the fifth.
+  // 4 epochs are done in steps of 10 samples, and some steps of the fifth epoch.
   for (const auto& [size, into, step, steps] :
        std::vector<Case>{{20, 0, 40, 40 + 6 * 5},
                          {5, 0, 40, 40 + 6 * 19},
@@ -168,7 +168,7 @@ TEST_CASE("a run that resumes with batches of another size ends after the steps 
   }
 }
 
-TEST_CASE("schedules of a run that resumes with other batches continue where their epochs are") {
+TEST_CASE("schedules of a run resumed with another batch size continue at the same epoch") {
   for (const ScheduleName name : {ScheduleName::kLinear, ScheduleName::kCosine, ScheduleName::kStep,
                                   ScheduleName::kOneCycle, ScheduleName::kConstant}) {
     settings::TrainOptions options = ten_epochs();
@@ -186,7 +186,7 @@ TEST_CASE("schedules of a run that resumes with other batches continue where the
   }
 }
 
-TEST_CASE("max_steps ends the schedule of a run that resumes with other batches") {
+TEST_CASE("max_steps ends the schedule of a run resumed with another batch size") {
   settings::TrainOptions options = ten_epochs(50);
   options.schedule.name = ScheduleName::kCosine;
   const auto progress = progress_at(4, 0, 40);

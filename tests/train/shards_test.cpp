@@ -1,4 +1,4 @@
-// Training with a fixed number of shards per batch: same bits, whichever ranks compute them.
+// Tests that training with a fixed number of shards is bit-identical on any number of ranks.
 
 #include "support/catch.h"
 #include "support/ranks.h"
@@ -24,7 +24,7 @@ struct ShardOutcome {
   }
 };
 
-/// Trains 8 steps, into the third epoch. Returns the outcome on each rank.
+/// Trains for 8 steps, into the third epoch. Returns the outcome on each rank.
 std::vector<ShardOutcome> train_on(int ranks, const TrainOptions& options,
                                    const settings::DataOptions& data = {}) {
   return results_of_ranks(ranks, [&](const comm::Communicator& communicator) {
@@ -61,12 +61,12 @@ void check_same_on_any_ranks(const TrainOptions& options, const settings::DataOp
   }
 }
 
-TEST_CASE("shards give every rank the same bits, whatever their number") {
+TEST_CASE("with shards, training is bit-identical on every rank and any number of ranks") {
   check_same_on_any_ranks(with_shards(4));
-  check_same_on_any_ranks(with_shards(5));  // no power of two
+  check_same_on_any_ranks(with_shards(5));  // not a power of two
 }
 
-TEST_CASE("batches with fewer samples than shards give the same bits") {
+TEST_CASE("batches with fewer samples than shards are bit-identical on any number of ranks") {
   TrainOptions options = with_shards(3);
   options.batch_size = 7;  // the last batch of an epoch has one sample
   check_same_on_any_ranks(options);
@@ -74,7 +74,7 @@ TEST_CASE("batches with fewer samples than shards give the same bits") {
   check_same_on_any_ranks(options);
 }
 
-TEST_CASE("clipping, EMA and accumulation give the same bits on any number of ranks") {
+TEST_CASE("clipping, EMA and accumulation are bit-identical on any number of ranks") {
   TrainOptions options = with_shards(3);
   options.batch_size = 9;
   options.max_gradient_norm = 0.5;
@@ -87,28 +87,28 @@ TEST_CASE("clipping, EMA and accumulation give the same bits on any number of ra
   check_same_on_any_ranks(options);
 }
 
-TEST_CASE("mixup goes by shard") {
+TEST_CASE("mixup pairs samples by shard") {
   for (const auto scope : {settings::MixupScope::kLocal, settings::MixupScope::kGlobal}) {
     settings::DataOptions data;
     data.augment.emplace_back(settings::MixupOptions{0.4, std::nullopt, scope});
     INFO("scope " << static_cast<int>(scope));
     check_same_on_any_ranks(with_shards(3), data);
     const ShardOutcome mixed = train_on(3, with_shards(3), data).front();
-    // With as many ranks, samples are exchanged without fixed shards.
+    // With as many ranks as shards, the ranks exchange the same samples without fixed shards.
     CHECK(mixed.weights.equal(train_on(3, small_run(), data).front().weights));
     CHECK_FALSE(mixed == train_on(3, with_shards(3)).front());
   }
 }
 
-TEST_CASE("another number of shards gives other bits and nearly the same weights") {
+TEST_CASE("a different number of shards gives nearly the same weights, but not the same bits") {
   const ShardOutcome three = train_on(1, with_shards(3)).front();
   const ShardOutcome four = train_on(1, with_shards(4)).front();
   CHECK_FALSE(three.weights.equal(four.weights));
   CHECK(at::allclose(three.weights, four.weights, 0.1, 0.05));
 }
 
-TEST_CASE("running statistics are those that the mean of the shards' statistics would give") {
-  // Without batch norm's influence on gradients: momentum 0.1, after the first step.
+TEST_CASE("running statistics are updated with the mean of the shards' statistics") {
+  // After the first step, batch norm has not yet affected the weights; its momentum is 0.1.
   TrainOptions options = with_shards(2);
   options.batch_size = 50;
   options.max_steps = 1;

@@ -38,7 +38,7 @@ struct StepSubject {
               /*runs_ahead=*/false};
   std::unique_ptr<Step> step = make_step();
 
-  /// For options that were changed since.
+  /// Makes the step again after options have changed.
   std::unique_ptr<Step> make_step() {
     optimizer = std::make_unique<Optimizer>(options, parameters);
     return std::make_unique<Step>(options, *model, parameters, *partition, *averager, *optimizer,
@@ -65,7 +65,7 @@ Batch broken_batch() {
   return batch;
 }
 
-TEST_CASE("the sums of a step are those of its samples, before the update") {
+TEST_CASE("a step's sums are over its samples, before the update") {
   StepSubject subject;
   const Batch batch = batch_of(9);
   const auto expected = models::batch_loss(subject.model->forward(batch.images), {batch.labels});
@@ -77,7 +77,7 @@ TEST_CASE("the sums of a step are those of its samples, before the update") {
   CHECK(sums.stop_requests == 0);
 }
 
-TEST_CASE("the sums of steps are kept until they are taken") {
+TEST_CASE("steps' sums are kept until they are taken") {
   StepSubject subject;
   StepSums totals{100.5, 7, 30, 0};
   subject.log.synchronize(totals);
@@ -125,9 +125,9 @@ void break_gradients(const StepSubject& subject, double factor) {
       [factor](const at::Tensor& gradient) { return gradient * factor; });
 }
 
-TEST_CASE("a loss or gradients that are not finite leave weights and momentum as they were") {
+TEST_CASE("a loss or gradient that is not finite leaves weights and momentum unchanged") {
   struct Case {
-    double factor;  // of the gradient of one parameter; 0: the loss is not finite
+    double factor;  // for one parameter's gradient; 0: the loss is not finite
     std::optional<double> max_norm;
     bool early;
   };
@@ -152,12 +152,12 @@ TEST_CASE("a loss or gradients that are not finite leave weights and momentum as
   CHECK(subject.parameters.values().equal(weights));
   CHECK(subject.momentum().equal(momentum));
   if (factor != 0) return;
-  subject.run({batch_of(4)}, 4);  // and a good batch trains again
+  subject.run({batch_of(4)}, 4);  // a valid batch trains again
   CHECK_FALSE(subject.parameters.values().equal(weights));
   CHECK(subject.parameters.values().isfinite().all().item<bool>());
 }
 
-TEST_CASE("infinite gradients that are added up late, and infinite weights, are noticed") {
+TEST_CASE("infinite gradients that are added up late and infinite weights are detected") {
   const auto [factor, learning_rate] =
       GENERATE(table<double, double>({{kInfinity, kLearningRate}, {1e6, 1e38}}));
   StepSubject subject{.learning_rate = learning_rate};
@@ -167,7 +167,7 @@ TEST_CASE("infinite gradients that are added up late, and infinite weights, are 
   CHECK(std::isnan(subject.last().stop_requests));
 }
 
-TEST_CASE("a rank without samples adds nothing and keeps its batch statistics") {
+TEST_CASE("a rank without samples adds nothing and keeps its running statistics") {
   StepSubject subject{.with_batch_norm = true};
   subject.model->train();
   const at::Tensor weights = subject.parameters.values().clone();
@@ -191,7 +191,7 @@ TEST_CASE("a rank without samples adds nothing even if a weight is not finite") 
   CHECK(subject.parameters.gradients().isfinite().all().item<bool>());
 }
 
-/// A network that forgot one of its layers.
+/// A network whose forward pass omits one of its layers.
 class ForgetfulModel : public TinyModel {
  public:
   ForgetfulModel() : TinyModel(/*with_batch_norm=*/false) {
@@ -199,7 +199,7 @@ class ForgetfulModel : public TinyModel {
   }
 };
 
-TEST_CASE("a parameter that the output does not depend on is an error that names it") {
+TEST_CASE("the error about a parameter that does not affect the output names it") {
   for (const bool bf16 : {false, true}) {
     const auto model = std::make_shared<ForgetfulModel>();
     const auto bf16_copy = bf16 ? std::make_shared<ForgetfulModel>() : nullptr;
@@ -213,7 +213,7 @@ TEST_CASE("a parameter that the output does not depend on is an error that names
   }
 }
 
-TEST_CASE("a loss or update that is not finite is an error that names step and remedies") {
+TEST_CASE("the error about a loss or update that is not finite has the step and remedies") {
   const auto failure_of = [](double loss, double check) {
     return error_of([&] { require_finite({loss, 0, 1, check}, 7); });
   };
@@ -231,7 +231,7 @@ TEST_CASE("a loss or update that is not finite is an error that names step and r
                      "compression"));
 }
 
-TEST_CASE("synchronisations are half a second apart, and move apart step by step") {
+TEST_CASE("synchronisations are half a second apart, and their interval at most doubles") {
   CHECK(next_interval(10, 1.0) == 5);
   CHECK(next_interval(10, 0.5) == 10);
   CHECK(next_interval(10, 0.001) == 20);
@@ -242,8 +242,7 @@ TEST_CASE("synchronisations are half a second apart, and move apart step by step
   CHECK(next_interval(1 << 20, 0) == StepLog::kSteps);
 }
 
-TEST_CASE(
-    "with a GPU on one rank all of them synchronise after the same steps, by rank 0's clock") {
+TEST_CASE("if one rank has a GPU, all ranks synchronise after the same steps") {
   const auto synced_steps = results_of_ranks(2, [](comm::Communicator& communicator) {
     const int rank = communicator.rank();
     std::vector<int> synced;

@@ -20,8 +20,8 @@ void train_epoch(Trainer& trainer) {
   while (!trainer.epoch_done()) trainer.step(false);
 }
 
-TEST_CASE("the cursor walks through every sample of every epoch") {
-  TrainerRig rig(small_run());  // 50 samples, 20 a step
+TEST_CASE("the cursor visits every sample of every epoch") {
+  TrainerRig rig(small_run());  // 50 samples, 20 per step
   Trainer& trainer = rig.trainer;
   const Progress& progress = trainer.progress();
   CHECK(trainer.samples_per_step() == 20);
@@ -47,8 +47,7 @@ TEST_CASE("the cursor walks through every sample of every epoch") {
   CHECK(progress.test_seconds == 4.5);
 }
 
-TEST_CASE(
-    "the best epoch is the first with the best selection accuracy, and its test accuracy is kept") {
+TEST_CASE("the best epoch is the first with the best selection score, with its test accuracy") {
   TrainOptions options = small_run();
   options.epochs = 4;
   TrainerRig rig(options);
@@ -79,7 +78,7 @@ TEST_CASE("early stopping counts epochs without an improvement of more than min_
   options.early_stopping = {.patience = 2, .min_delta = 0.125};
   TrainerRig rig(options);
   const Progress& progress = rig.trainer.progress();
-  // 0.625 is no improvement on 0.5, but 0.75 is, and the later ones have to improve on that.
+  // 0.625 is no improvement over 0.5, but 0.75 is, and later ones must improve on that.
   for (const auto& [accuracy, bad_epochs] :
        {std::pair{0.0, 0}, {0.5, 0}, {0.625, 1}, {0.75, 0}, {0.875, 1}, {0.5, 2}}) {
     CHECK(rig.trainer.ended_by() == nullptr);
@@ -96,7 +95,7 @@ TEST_CASE("early stopping counts epochs without an improvement of more than min_
   CHECK(progress.best_accuracy == 1);
 }
 
-TEST_CASE("a score may be negative, stop_at_accuracy goes by accuracy, and the best is forgotten") {
+TEST_CASE("scores may be negative, stop_at_accuracy uses accuracy, and the best can be reset") {
   TrainOptions options = small_run();
   options.epochs = 20;
   options.stop_at_accuracy = 0.75;
@@ -118,7 +117,7 @@ TEST_CASE("a score may be negative, stop_at_accuracy goes by accuracy, and the b
   CHECK(progress.highest_accuracy == 0.75);
 }
 
-TEST_CASE("an epoch that max_steps cut short is none for early stopping and plateau") {
+TEST_CASE("early stopping and plateau ignore an epoch that max_steps cut short") {
   TrainOptions options = small_run();
   options.max_steps = 4;
   options.early_stopping = {.patience = 1};
@@ -131,7 +130,7 @@ TEST_CASE("an epoch that max_steps cut short is none for early stopping and plat
   CHECK(rig.trainer.progress().plateau == PlateauState{0.7, 0, 0});
 }
 
-/// Small batches of 50 samples: the last one has one sample, most ranks get none of it.
+/// Small batches of 50 samples: the last one has one sample, so most ranks have none.
 TrainOptions uneven_run() {
   TrainOptions options = small_run();
   options.batch_size = 7;
@@ -139,12 +138,12 @@ TrainOptions uneven_run() {
   return options;
 }
 
-/// Weights, their average and optimizer state after a few steps on two ranks, as rank 1 sees them.
+/// Returns rank 1's weights, gradients, EMA and optimizer state after a few steps on two ranks.
 std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy strategy,
                                        ModelName name, bool bf16) {
   options.gradient_averaging.strategy = strategy;
-  // Of each rank a model, its average and its copy in bf16; made in turn: they draw from one
-  // generator.
+  // For each rank a model, its EMA model and its bf16 copy; not made concurrently, because the
+  // generator is shared.
   std::vector<std::shared_ptr<models::Model>> models;
   for (int i = 0; i < (bf16 ? 6 : 4); ++i) models.push_back(built_in_model(name, 1));
   const auto results = results_of_ranks(2, [&](comm::Communicator& communicator) {
@@ -164,7 +163,7 @@ std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy s
   return results.back();
 }
 
-TEST_CASE("ranks that share weights and state train the same bits as ranks with copies") {
+TEST_CASE("ranks that share weights and state train bit-identically to ranks with copies") {
   TrainOptions options = uneven_run();
   options.ema = {0.9};
   options.optimizer = GENERATE(settings::OptimizerName::kSgd, settings::OptimizerName::kAdamW);
@@ -173,7 +172,7 @@ TEST_CASE("ranks that share weights and state train the same bits as ranks with 
     options.gradient_accumulation_steps = 2;
     options.max_gradient_norm = 0.5;
   }
-  // ResNet's batch norm stays fp32 in bf16; it is slow, so it is trained in one way only.
+  // ResNet's batch norm stays fp32 in bf16; ResNet is slow, so it is trained in only one way.
   const bool resnet = options.optimizer == settings::OptimizerName::kAdamW &&
                       accumulates_and_clips && GENERATE(false, true);
   const auto name = resnet ? ModelName::kResNet18 : ModelName::kNet;
@@ -189,7 +188,7 @@ TEST_CASE("ranks that share weights and state train the same bits as ranks with 
   }
 }
 
-TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights untouched") {
+TEST_CASE("a NaN on one rank stops all ranks at the same step, with unchanged weights") {
   TrainOptions options = small_run();
   // With one copy of the weights per rank, and with a shared one.
   options.gradient_averaging.strategy =
@@ -217,9 +216,9 @@ TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights unt
   }
 }
 
-TEST_CASE("a GPU follows the CPU's losses for 20 full-batch steps of net", "[gpu]") {
+TEST_CASE("losses on a GPU match the CPU's for 20 full-batch steps of net", "[gpu]") {
   if (!have_gpu()) return;
-  at::globalContext().setAllowTF32CuDNN(false);  // do both compute the same?
+  at::globalContext().setAllowTF32CuDNN(false);  // compares in fp32
   TrainOptions options = small_run();
   options.epochs = 20;
   options.batch_size = 64;
@@ -245,7 +244,7 @@ TEST_CASE("a GPU follows the CPU's losses for 20 full-batch steps of net", "[gpu
   at::globalContext().setAllowTF32CuDNN(true);
 }
 
-TEST_CASE("cuDNN tries its algorithms only in long runs that need not be deterministic", "[gpu]") {
+TEST_CASE("cuDNN benchmarks its algorithms only in long runs that are not deterministic", "[gpu]") {
   if (!have_gpu()) return;
   const auto tries = [](std::int64_t epochs, bool deterministic) {
     TrainOptions options = small_run();
@@ -260,7 +259,7 @@ TEST_CASE("cuDNN tries its algorithms only in long runs that need not be determi
   CHECK_FALSE(tries(10'000, true));
 }
 
-TEST_CASE("on a GPU, too, a NaN is an error once somebody looks", "[gpu]") {
+TEST_CASE("on a GPU, a NaN is an error at the next synchronisation", "[gpu]") {
   if (!have_gpu()) return;
   TrainerRig rig(small_run(), one_rank(), nullptr, {.count = 50}, at::Device(at::kCUDA, 0));
   rig.trainer.begin_epoch();
@@ -293,7 +292,7 @@ struct Subject {
   Trainer trainer;
 };
 
-TEST_CASE("updates too small for bf16 add up in the fp32 weights") {
+TEST_CASE("updates too small for bf16 accumulate in the fp32 weights") {
   settings::TrainOptions options = small_run();
   options.learning_rate = 1e-6;
   Subject subject(ModelName::kMlp, true, options);
@@ -307,7 +306,8 @@ TEST_CASE("batch norm keeps fp32 parameters and statistics in bf16") {
   CHECK(std::isfinite(subject.step()));
   const auto buffers = subject.trainer.model().named_buffers();
   CHECK(buffers["1.running_mean"].scalar_type() == at::kFloat);
-  CHECK(buffers["1.running_mean"].abs().sum().item<double>() > 0);  // the computing model's, too
+  CHECK(buffers["1.running_mean"].abs().sum().item<double>() >
+        0);  // copied from the computing model
   CHECK(buffers["1.num_batches_tracked"].item<std::int64_t>() == 1);
 }
 
@@ -333,7 +333,7 @@ TEST_CASE("a refreshed bf16 model computes with the restored weights") {
   Subject subject(ModelName::kNet, true);
   const double first = subject.step();
   Subject other(ModelName::kNet, true);
-  other.trainer.parameters().values().zero_();  // as a checkpoint would, unseen by the model
+  other.trainer.parameters().values().zero_();  // like a restored checkpoint, before a refresh
   CHECK(other.step() == Approx(std::log(10.0)).epsilon(1e-3));
   CHECK(first != Approx(std::log(10.0)).epsilon(1e-3));
 }
