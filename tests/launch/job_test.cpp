@@ -17,7 +17,7 @@ using settings::DeviceName;
 using settings::RunConfig;
 using namespace testing;
 
-TEST_CASE("a job arrives unchanged, as often as it is read") {
+TEST_CASE("a job arrives unchanged, and can be read several times") {
   Job job;
   job.command = Command::kPreview;
   job.config = "{\"epochs\": 3}\n" + std::string(200000, ' ');
@@ -45,7 +45,7 @@ TEST_CASE("a job arrives unchanged, as often as it is read") {
   }
 }
 
-TEST_CASE("a worker that was started by hand says so") {
+TEST_CASE("a worker that was started manually is refused") {
   CHECK_THAT(error_of([] { read_job(-1); }),
              IsError(ExitCode::kConfig, "started by mnist-train, not manually"));
 }
@@ -55,7 +55,7 @@ TEST_CASE("a descriptor without a job is an error") {
   CHECK(error_of([&] { read_job(null.get()); }).code == ExitCode::kRunFailed);
 }
 
-TEST_CASE("the command that resumes can be pasted into a shell") {
+TEST_CASE("the resume command can be pasted into a shell") {
   CHECK(resume_command("/runs/mnist/1") ==
         "mnist-train --config /runs/mnist/1/config.json --output /runs/mnist/1 --resume auto");
   CHECK(resume_command("/runs/it's b") ==
@@ -67,7 +67,7 @@ TEST_CASE("the command that resumes can be pasted into a shell") {
         "'/opt/my tools/mnist-train' --config /r/config.json --output /r --resume auto");
 }
 
-TEST_CASE("the advice after a failure is a command that can work") {
+TEST_CASE("the advice after a failure depends on which checkpoints can be read") {
   const testing::TempFolder run;
   CHECK(recovery_advice(run.path()) == "  no checkpoint was written\n");
   const std::string damaged = "damaged, which is long enough for a seal";
@@ -91,13 +91,13 @@ TEST_CASE("the advice after a failure is a command that can work") {
                                            "\n");
 }
 
-TEST_CASE("commands name paths in the working directory by relative paths") {
+TEST_CASE("printed commands show paths in the working directory as relative") {
   const auto here = std::filesystem::current_path();
   CHECK(predict_command(here / "a b.pt", "mnist-train") ==
         "mnist-train predict --checkpoint 'a b.pt' IMAGE.png");
 }
 
-TEST_CASE("a message on a config key names its place in the file") {
+TEST_CASE("an error about a config key has its position in the file") {
   const std::map<std::string, std::string> positions{{"/model/plugin", "c.json:3:5"},
                                                      {"/model/options", "c.json:4:7"}};
   CHECK(message_of(ConfigKeyError("/model/plugin: /a.so: cannot be loaded\n  because"),
@@ -108,7 +108,7 @@ TEST_CASE("a message on a config key names its place in the file") {
   for (const char* other : {"/data/train: wrong", "/file: wrong", "wrong: /model/plugin: x", "/"}) {
     CHECK(message_of(ConfigKeyError(other), positions) == other);
   }
-  // A path may begin like a pointer.
+  // A path may look like a JSON pointer.
   const Error path(ExitCode::kConfig, "/model/plugin/runs/first: already contains a run");
   CHECK(message_of(path, positions) == path.what());
 }
@@ -130,13 +130,13 @@ RunConfig on_devices(std::vector<std::string> devices) {
   return asking(DeviceName::kAuto, BackendName::kAuto, std::move(devices));
 }
 
-/// "cuda:1 nccl": device and backend of one rank among `world` on one machine.
+/// Returns device and backend of one of `world` ranks on one machine, such as "cuda:1 nccl".
 std::string place(const RunConfig& config, const Machine& machine, int rank, int world) {
   const Placement placement = choose_placement(config, machine, rank, world);
   return placement.device_name() + " " + placement.backend;
 }
 
-TEST_CASE("by default the launcher starts one process per GPU, else one per core up to two") {
+TEST_CASE("by default the launcher starts one process per GPU, or one per core up to two") {
   const RunConfig config;
   CHECK(choose_process_count(config, {1, 0}) == 1);
   CHECK(choose_process_count(config, {2, 0}) == 2);
@@ -146,7 +146,7 @@ TEST_CASE("by default the launcher starts one process per GPU, else one per core
   CHECK(choose_process_count(asking(DeviceName::kCpu), {64, 8}) == 2);
 }
 
-TEST_CASE("small batches and large linear layers get one process with two threads on two cores") {
+TEST_CASE("with small batches or large linear layers, two cores run one process with two threads") {
   RunConfig config;
   config.model.name = settings::ModelName::kMlp;
   CHECK(choose_process_count(config, {2, 0}) == 1);
@@ -179,7 +179,7 @@ TEST_CASE("small batches and large linear layers get one process with two thread
   }
 }
 
-TEST_CASE("a number of processes that the config sets is used") {
+TEST_CASE("the configured number of processes is used") {
   RunConfig config;
   config.launch.processes_per_node = 5;
   CHECK(choose_process_count(config, kLaptop) == 5);
@@ -187,25 +187,25 @@ TEST_CASE("a number of processes that the config sets is used") {
   CHECK(choose_process_count(on_devices({"cuda:0", "cuda:0", "cpu"}), kOneGpu) == 3);
 }
 
-TEST_CASE("ranks are placed on GPUs if there are any, in turn if there are too few") {
+TEST_CASE("ranks are placed on GPUs if there are any, and share them if there are too few") {
   const RunConfig config;
   CHECK(place(config, kLaptop, 0, 1) == "cpu gloo");
   CHECK(place(config, kLaptop, 1, 2) == "cpu gloo");
   CHECK(place(config, kOneGpu, 0, 1) == "cuda:0 nccl");
   CHECK(place(config, kTwoGpus, 0, 2) == "cuda:0 nccl");
   CHECK(place(config, kTwoGpus, 1, 2) == "cuda:1 nccl");
-  // NCCL refuses two ranks on one GPU, so they meet over Gloo.
+  // NCCL refuses two ranks on one GPU, so they use Gloo.
   CHECK(place(config, kTwoGpus, 2, 3) == "cuda:0 gloo");
   CHECK(place(config, kOneGpu, 1, 2) == "cuda:0 gloo");
 }
 
-TEST_CASE("a device and a backend that the config names are used") {
+TEST_CASE("the configured device and backend are used") {
   CHECK(place(asking(DeviceName::kCpu), kTwoGpus, 1, 2) == "cpu gloo");
   CHECK(place(asking(DeviceName::kCuda, BackendName::kGloo), kTwoGpus, 1, 2) == "cuda:1 gloo");
   CHECK(place(asking(DeviceName::kCuda, BackendName::kNccl), kTwoGpus, 1, 2) == "cuda:1 nccl");
 }
 
-TEST_CASE("named devices go to ranks in their order") {
+TEST_CASE("listed devices are assigned to ranks in order") {
   const RunConfig mixed = on_devices({"cuda:1", "cpu", "cuda:1"});
   CHECK(place(mixed, kTwoGpus, 0, 3) == "cuda:1 gloo");
   CHECK(place(mixed, kTwoGpus, 1, 3) == "cpu gloo");
@@ -218,13 +218,13 @@ TEST_CASE("named devices go to ranks in their order") {
   CHECK(place(unnumbered, kTwoGpus, 1, 2) == "cuda:1 nccl");
 }
 
-TEST_CASE("more ranks than named devices share them over Gloo") {
+TEST_CASE("if there are more ranks than listed devices, they share them and use Gloo") {
   const RunConfig one = on_devices({"cuda:0"});
   CHECK(place(one, kTwoGpus, 0, 1) == "cuda:0 nccl");
   CHECK(place(one, kTwoGpus, 1, 2) == "cuda:0 gloo");
 }
 
-TEST_CASE("numbers of GPUs tell nothing of sharing unless all ranks see the same ones") {
+TEST_CASE("equal GPU indices do not imply sharing unless all ranks see the same GPUs") {
   Machine own_view = kOneGpu;
   own_view.same_for_all = false;
   CHECK(place({}, own_view, 1, 2) == "cuda:0 nccl");
@@ -234,7 +234,7 @@ TEST_CASE("numbers of GPUs tell nothing of sharing unless all ranks see the same
   CHECK(place(mixed, own_view, 0, 2) == "cuda:0 gloo");
 }
 
-TEST_CASE("ranks take GPUs that no others have taken as long as there are some") {
+TEST_CASE("ranks take free GPUs as long as there are any") {
   using Lists = std::vector<std::vector<std::string>>;
   struct Case {
     Lists allowed;
@@ -245,8 +245,8 @@ TEST_CASE("ranks take GPUs that no others have taken as long as there are some")
   for (const Case& entry : {
            Case{{{"a", "b"}, {"a", "b"}}, {0, 1}, -1, -1},
            Case{{{"a"}, {"b"}}, {0, 0}, -1, -1},  // --gpus-per-task=1
-           Case{{{"a"}, {"a"}}, {0, 0}, 0, 1},    // one GPU for both
-           Case{{{"a", "b"}, {"c", "d"}, {"a", "b"}, {"c", "d"}}, {0, 0, 1, 1}, -1, -1},  // closest
+           Case{{{"a"}, {"a"}}, {0, 0}, 0, 1},    // both see only one GPU
+           Case{{{"a", "b"}, {"c", "d"}, {"a", "b"}, {"c", "d"}}, {0, 0, 1, 1}, -1, -1},
            Case{{{"a", "b"}, {"b", "a"}}, {0, 0}, -1, -1},
            Case{{{"a", "b"}, {"a", "b"}, {"a", "b"}}, {0, 1, 0}, 0, 2},
            Case{{{}, {"a"}, {"a"}}, {0, 0, 0}, 1, 2},
@@ -260,7 +260,7 @@ TEST_CASE("ranks take GPUs that no others have taken as long as there are some")
   }
 }
 
-TEST_CASE("ranks that turn out to share a GPU use Gloo, or are refused if NCCL was asked for") {
+TEST_CASE("ranks that share a GPU use Gloo, or are refused if the config requires NCCL") {
   GpuShares shares;
   shares.first = 1;
   shares.second = 4;
@@ -271,7 +271,7 @@ TEST_CASE("ranks that turn out to share a GPU use Gloo, or are refused if NCCL w
              IsError(ExitCode::kConfig, "ranks 1 and 4 share one"));
 }
 
-TEST_CASE("a device or backend that the config names is refused, but never replaced") {
+TEST_CASE("an unusable device or backend is refused, never replaced by another one") {
   struct Case {
     RunConfig config;
     Machine machine;
@@ -303,7 +303,7 @@ TEST_CASE("a device or backend that the config names is refused, but never repla
              IsError(ExitCode::kConfig, "\"gloo\""));
 }
 
-TEST_CASE("the ranks' threads share the cores unless config or environment set them") {
+TEST_CASE("the ranks divide the cores unless config or environment set the number of threads") {
   const auto threads = [](const RunConfig& config, int world) {
     return choose_placement(config, kLaptop, 0, world).threads;
   };
@@ -335,7 +335,7 @@ TEST_CASE("an invalid OMP_NUM_THREADS is ignored") {
     INFO(value);
     CHECK(choose_placement(config, kLaptop, 0, 2).threads == 4);
   }
-  const ScopedEnvironment nested("OMP_NUM_THREADS", "3,2");  // OpenMP's levels of nesting
+  const ScopedEnvironment nested("OMP_NUM_THREADS", "3,2");  // OpenMP: one number per nesting level
   CHECK(choose_placement(config, kLaptop, 0, 2).threads == 3);
 }
 

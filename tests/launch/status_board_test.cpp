@@ -43,14 +43,14 @@ TEST_CASE("without a launcher a rank has a private board") {
   CHECK(describe(board.of(1)) == "saving after step 9");
 }
 
-TEST_CASE("a board can be handed on") {
+TEST_CASE("a board can be moved") {
   StatusBoard first = StatusBoard::create(1);
   update(first.of(0), Phase::kFinished, 0, 0);
   const StatusBoard second = std::move(first);
   CHECK(describe(second.of(0)) == "finished");
 }
 
-TEST_CASE("every phase can be read by a person") {
+TEST_CASE("every phase has a readable description") {
   StatusBoard board = StatusBoard::attach(-1, 1);
   for (const auto& [phase, text] : {std::pair{Phase::kStarting, "starting"},
                                     {Phase::kRendezvous, "rendezvous"},
@@ -69,7 +69,7 @@ TEST_CASE("every phase can be read by a person") {
   CHECK(describe(board.of(0)) == "evaluation, batch 1");
 }
 
-TEST_CASE("the board shows a wait while it lasts, and its time in steps") {
+TEST_CASE("the board shows the current wait, and the total time of waits in steps") {
   StatusBoard board = StatusBoard::attach(-1, 1);
   RankStatus& status = board.of(0);
   const auto wait = [&] { return static_cast<Wait>(status.wait.load()); };
@@ -82,7 +82,7 @@ TEST_CASE("the board shows a wait while it lasts, and its time in steps") {
       ::usleep(2000);
     }
     CHECK(wait() == Wait::kBackward);
-    CHECK(status.waited_s.load() == 0);  // counted once, by the outermost
+    CHECK(status.waited_s.load() == 0);  // only the outermost scope counts the time
   }
   CHECK(wait() == Wait::kNothing);
   const double waited_s = status.waited_s.load();
@@ -90,10 +90,10 @@ TEST_CASE("the board shows a wait while it lasts, and its time in steps") {
   update(status, Phase::kEvaluation, 1, 1);
   { const WaitScope elsewhere(&status, Wait::kAllReduce); }
   CHECK(status.waited_s.load() == waited_s);
-  { const WaitScope nobody_looks(nullptr, Wait::kAllReduce); }
+  { const WaitScope unobserved(nullptr, Wait::kAllReduce); }
 }
 
-TEST_CASE("a report arrives as it was sent, with control and invalid bytes escaped") {
+TEST_CASE("a report arrives as sent, but with control and invalid bytes escaped") {
   const FailureReport sent{ExitCode::kCheckpoint, "line one\n\"two\" … \xff\xfe \x1b", "node-3",
                            true};
   const auto received = failure_from_text(to_text(sent));
@@ -104,7 +104,7 @@ TEST_CASE("a report arrives as it was sent, with control and invalid bytes escap
   CHECK(received->is_victim);
 }
 
-TEST_CASE("a report fits into a pipe that nobody reads yet") {
+TEST_CASE("a report fits into a pipe's buffer") {
   constexpr std::size_t kPipe_bytes = 65536;
   const FailureReport report{ExitCode::kCheckpoint, std::string(500000, '\x01') + "end", "h",
                              false};
@@ -116,14 +116,14 @@ TEST_CASE("a report fits into a pipe that nobody reads yet") {
   CHECK(received->message.ends_with("…"));
 }
 
-TEST_CASE("a report that was cut off at any byte is none") {
+TEST_CASE("a report truncated at any byte is ignored") {
   const std::string whole = to_text({ExitCode::kData, "message", "host", true});
   for (std::size_t size = 0; size < whole.size(); ++size) {
     REQUIRE_FALSE(failure_from_text(whole.substr(0, size)));
   }
 }
 
-TEST_CASE("what another program wrote to the pipe is no report") {
+TEST_CASE("text that is not a report is ignored") {
   for (const char* text :
        {"noise", "[]", R"({"code": "five"})", R"({"code": 0})", R"({"code": 77})",
         R"({"message": 3})", R"({"is_victim": []})", R"({"host": {}})"}) {
@@ -132,7 +132,7 @@ TEST_CASE("what another program wrote to the pipe is no report") {
   }
 }
 
-TEST_CASE("exceptions become reports of their kind") {
+TEST_CASE("the report of an exception has its exit code") {
   const FailureReport own = report_for(Error(ExitCode::kData, "bad file"));
   CHECK(own.code == ExitCode::kData);
   CHECK(own.message == "bad file");
@@ -152,7 +152,7 @@ TEST_CASE("exceptions become reports of their kind") {
   CHECK(memory.message.starts_with("out of memory: lower batch_size or the number of processes"));
 }
 
-TEST_CASE("the advice when memory runs out fits the phase") {
+TEST_CASE("the advice when memory runs out depends on the phase") {
   CHECK_THAT(out_of_memory(Phase::kLoadingData), ContainsSubstring("data.decode to \"stream\""));
   CHECK_THAT(out_of_memory(Phase::kEvaluation), ContainsSubstring("lower test_batch_size or"));
   CHECK_THAT(out_of_memory(Phase::kStarting), ContainsSubstring("lower the number of processes"));
@@ -200,7 +200,7 @@ TEST_CASE("a killed rank is the cause, and ranks that lost it are victims") {
   CHECK(failure.restart_may_help);
 }
 
-TEST_CASE("a rank's own error decides the exit code, and is not tried again") {
+TEST_CASE("a rank's own error determines the exit code, and the run does not restart") {
   for (const ExitCode code : {ExitCode::kRunFailed, ExitCode::kCheckpoint}) {
     const std::vector<RankEnd> ends{rank_end(2, victim("lost another rank")),
                                     rank_end(3, reported(code, "the loss became NaN"))};
@@ -213,7 +213,7 @@ TEST_CASE("a rank's own error decides the exit code, and is not tried again") {
   }
 }
 
-TEST_CASE("a user's mistake is reported without the process that met it first") {
+TEST_CASE("a user's mistake is reported without the rank that found it") {
   StatusBoard board = training_board();
   update(board.of(3), Phase::kLoadingWeights, 0, 0);
   for (const ExitCode code : {ExitCode::kConfig, ExitCode::kData, ExitCode::kCheckpoint}) {
@@ -231,14 +231,14 @@ TEST_CASE("a user's mistake is reported without the process that met it first") 
   }
 }
 
-TEST_CASE("a file that a rank cannot write while it trains is reported with rank and step") {
+TEST_CASE("a write error during training is reported with rank and step") {
   const RunFailure failure =
       failure_of({rank_end(0, reported(ExitCode::kCheckpoint, "no space left"))});
   CHECK(failure.rank == 0);
   CHECK(failure.cause == "rank 0 (pid 100) in step 120 (epoch 2): no space left");
 }
 
-TEST_CASE("of several ranks that failed by themselves the first is the cause") {
+TEST_CASE("if several ranks fail independently, the first is the cause") {
   const std::vector<RankEnd> ends{succeeded(0),
                                   rank_end(3, reported(ExitCode::kRunFailed, "first")),
                                   rank_end(1, reported(ExitCode::kConfig, "second"))};
@@ -248,7 +248,7 @@ TEST_CASE("of several ranks that failed by themselves the first is the cause") {
   CHECK_THAT(failure.victims, ContainsSubstring("second"));
 }
 
-TEST_CASE("a rank that exited early without a report is a lost process") {
+TEST_CASE("a rank that exits early without a report is a lost process") {
   for (const int code : {0, 1, 126}) {
     const RunFailure failure = failure_of({rank_end(1, exited(code))});
     CHECK(failure.code == ExitCode::kDistributed);
@@ -259,7 +259,7 @@ TEST_CASE("a rank that exited early without a report is a lost process") {
   }
 }
 
-TEST_CASE("if all are victims, of a rank on another machine, the first is the cause") {
+TEST_CASE("if all are victims of a rank on another machine, the first is reported as the cause") {
   const RunFailure failure =
       failure_of({rank_end(1, victim("lost another rank during broadcast")),
                   rank_end(0, victim("lost another rank during all-reduce"))});
@@ -270,7 +270,7 @@ TEST_CASE("if all are victims, of a rank on another machine, the first is the ca
   CHECK_THAT(failure.victims, ContainsSubstring("all-reduce"));
 }
 
-TEST_CASE("a stalled rank is the cause, not those that were killed because of it") {
+TEST_CASE("a stalled rank is the cause, and ranks that were killed because of it are victims") {
   const RunFailure failure =
       failure_of({killed_by_us(0), killed_by_us(1)}, StalledRank{1, 301.2, false, 0});
   CHECK(failure.code == ExitCode::kDistributed);
@@ -286,7 +286,7 @@ TEST_CASE("a stalled rank is the cause, not those that were killed because of it
         "(launch.hang_timeout_s)");
 }
 
-TEST_CASE("of ranks that stall together the one that waits for nobody is the cause") {
+TEST_CASE("when ranks stall together, the one not waiting for others is the culprit") {
   StatusBoard board = StatusBoard::create(3);
   for (int rank = 0; rank < 3; ++rank) update(board.of(rank), Phase::kTraining, 2, 120);
   update(board.of(1), Phase::kEvaluation, 2, 120, 7);
@@ -306,7 +306,7 @@ TEST_CASE("of ranks that stall together the one that waits for nobody is the cau
         "rank 2: waited in all-reduce of step 120 (epoch 2)\n");
 }
 
-TEST_CASE("if all ranks wait, the one furthest behind is the cause") {
+TEST_CASE("if all ranks wait, the one furthest behind is the culprit") {
   StatusBoard board = StatusBoard::create(2);
   update(board.of(0), Phase::kTraining, 1, 8);
   update(board.of(1), Phase::kTraining, 1, 7);

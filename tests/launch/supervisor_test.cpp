@@ -20,8 +20,7 @@ using namespace testing;
 
 constexpr double kNever_s = 1000;
 
-/// Blocks the supervised signals as the launcher does, and takes back what is left of them in the
-/// end.
+/// Blocks the supervised signals like the launcher, and finally consumes pending ones.
 class SupervisedSignals {
  public:
   SupervisedSignals() {
@@ -43,7 +42,7 @@ class SupervisedSignals {
   sigset_t before_{};
 };
 
-/// Ranks that run a shell script. `$FOLDER` is a folder of theirs.
+/// Ranks that run a shell script, in which `$FOLDER` is a temporary folder.
 struct Attempt {
   explicit Attempt(int ranks, const std::string& script) : board(StatusBoard::create(ranks)) {
     setup.executable = shell_worker(
@@ -104,7 +103,7 @@ TEST_CASE("a rank that exits with 0 before its work is done is a failure") {
   CHECK_THAT(result.failure->cause, ContainsSubstring("before the run was over"));
 }
 
-TEST_CASE("victims get a moment to report, and the cause stays the cause") {
+TEST_CASE("victims get time to report, and do not replace the cause") {
   Attempt attempt(
       3,
       "case $RANK in\n"
@@ -124,7 +123,7 @@ TEST_CASE("victims get a moment to report, and the cause stays the cause") {
   CHECK_THAT(result.failure->victims, ContainsSubstring("lost a peer"));
 }
 
-TEST_CASE("of ranks that stall together one that was stopped is the cause") {
+TEST_CASE("when ranks stall together, a stopped one is the cause") {
   Attempt attempt(3, "[ $RANK = 2 ] && kill -STOP $$; exec sleep 60");
   const AttemptResult result = attempt.run(/*hang_timeout_s=*/0.3);
   REQUIRE(result.failure);
@@ -132,7 +131,7 @@ TEST_CASE("of ranks that stall together one that was stopped is the cause") {
   CHECK_THAT(result.failure->cause, ContainsSubstring("it is stopped"));
 }
 
-TEST_CASE("ranks that are asked to stop are waited for while they save, unless asked twice") {
+TEST_CASE("after a signal, the supervisor lets ranks save, but not after a second one") {
   const std::string saves = "trap 'sleep 0.2; touch $FOLDER/saved.$RANK; exit ";
   const std::string loops = "; touch $FOLDER/ready.$RANK; while :; do sleep 0.01; done";
   struct Case {
@@ -145,13 +144,13 @@ TEST_CASE("ranks that are asked to stop are waited for while they save, unless a
   for (const Case& asked : {
            Case{saves + "143' TERM INT" + loops, SIGTERM, 128 + SIGTERM},
            Case{saves + "130' TERM INT" + loops, SIGINT, 128 + SIGINT},
-           // One exits with the code of another signal than the first one.
+           // Rank 0 exits as after SIGINT, although SIGTERM was sent.
            Case{"trap 'exit $((130 + 13 * RANK))' TERM" + loops, SIGTERM, 128 + SIGTERM},
-           // They finish all the same.
+           // The ranks ignore the signal and finish.
            Case{"trap '' TERM; touch $FOLDER/ready.$RANK; sleep 0.3; exit 0", SIGTERM, 0, true},
-           // The signal that is passed on kills them.
+           // The forwarded signal kills the ranks.
            Case{"touch $FOLDER/ready.$RANK; exec sleep 60", SIGTERM, 128 + SIGTERM},
-           // They do not stop.
+           // The ranks do not stop.
            Case{"trap 'touch $FOLDER/noted.$RANK' INT" + loops, SIGINT, 128 + SIGINT, false,
                 "noted.1"},
        }) {
@@ -171,7 +170,7 @@ TEST_CASE("ranks that are asked to stop are waited for while they save, unless a
   }
 }
 
-/// A machine without cgroups that counts processes killed for lack of memory.
+/// A machine without cgroups, whose kernel counts processes killed when memory ran out.
 struct Machine : testing::TempFolder {
   Machine() {
     write("proc/meminfo", "MemTotal: 1048576 kB\n");
@@ -192,7 +191,7 @@ AttemptResult lost_rank(std::int64_t furthest_step, bool was_killed = true) {
   return result;
 }
 
-TEST_CASE("a rank killed for lack of memory is out of memory, and the same limit ends the run") {
+TEST_CASE("a rank killed by the OOM killer is reported, and the second kill ends the run") {
   Machine machine;
   RestartPolicy policy(machine.path());
   AttemptResult first = lost_rank(20);
@@ -210,7 +209,7 @@ TEST_CASE("a rank killed for lack of memory is out of memory, and the same limit
              ContainsSubstring("lower batch_size or the number of processes"));
 }
 
-TEST_CASE("memory that runs out before a step was completed is no reason to restart") {
+TEST_CASE("if memory runs out before a step completes, the run does not restart") {
   for (const std::int64_t step : {0, 1}) {
     Machine machine;
     RestartPolicy policy(machine.path());
@@ -221,7 +220,7 @@ TEST_CASE("memory that runs out before a step was completed is no reason to rest
   }
 }
 
-TEST_CASE("a rank lost for another reason is not out of memory") {
+TEST_CASE("a rank lost for another reason is not reported as out of memory") {
   Machine machine;
   RestartPolicy policy(machine.path());
   for (const bool killed_by_hand : {true, false}) {
@@ -230,11 +229,11 @@ TEST_CASE("a rank lost for another reason is not out of memory") {
     CHECK(result.failure->cause == "rank 1 was lost");
     CHECK(result.failure->code == ExitCode::kDistributed);
     CHECK(result.failure->restart_may_help);
-    machine.kill();  // of another program
+    machine.kill();  // kills another program
   }
 }
 
-TEST_CASE("three restarts in a row without progress are the last") {
+TEST_CASE("the run ends after three consecutive attempts without progress") {
   const Machine machine;
   RestartPolicy policy(machine.path());
   CHECK_FALSE(policy.is_futile(lost_rank(5)));
@@ -254,14 +253,14 @@ sockaddr_in own_address(const ListenSocket& listener) {
   return address;
 }
 
-TEST_CASE("nobody else gets the port, and no child inherits it by accident") {
+TEST_CASE("the port is reserved, and child processes do not inherit it") {
   const ListenSocket first = listen_on_loopback();
   const ListenSocket second = listen_on_loopback();
   CHECK(first.port != second.port);
   CHECK((::fcntl(first.fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("a host's socket listens on that address alone, if it is one of this machine's") {
+TEST_CASE("a host's socket listens only on its address, and only if this machine has it") {
   const int port = listen_on_loopback().port;  // free a moment ago
   for (const char* host : {"127.0.0.1", "localhost"}) {
     const auto listener = listen_on_host(host, port, /*others_come=*/false);
@@ -272,11 +271,11 @@ TEST_CASE("a host's socket listens on that address alone, if it is one of this m
     }
   }
   CHECK_FALSE(listen_on_host("127.0.0.1", port, /*others_come=*/true));
-  CHECK_FALSE(listen_on_host("192.0.2.1", port, /*others_come=*/true));  // nobody's
+  CHECK_FALSE(listen_on_host("192.0.2.1", port, /*others_come=*/true));  // TEST-NET-1
   CHECK_FALSE(listen_on_host("no such host", port, /*others_come=*/true));
 }
 
-TEST_CASE("a host's port that is taken is named") {
+TEST_CASE("the error names a host's port in use") {
   const ListenSocket holder = listen_on_loopback();
   const auto failure = testing::error_of([&] { listen_on_host("127.0.0.1", holder.port, false); });
   CHECK(failure.code == ExitCode::kDistributed);
@@ -298,23 +297,23 @@ struct Watched {
   }
   double sleep(double seconds) { return meter.look(status, now_s += seconds); }
 
-  std::unique_ptr<RankStatus> on_heap = std::make_unique<RankStatus>();  // which aligns it
+  std::unique_ptr<RankStatus> on_heap = std::make_unique<RankStatus>();  // aligned
   RankStatus& status = *on_heap;
   StallMeter meter;
   double now_s = 1000;
 };
 
-TEST_CASE("a stall is as long as nothing changes") {
+TEST_CASE("a stall lasts until the status changes") {
   Watched rank(10);
   CHECK(rank.look_for(4) == Approx(4));
   CHECK(rank.look_for(4) == Approx(8));
   rank.status.updated_s = rank.now_s;
   CHECK(rank.look_for(1) < 1);
-  { const WaitScope waiting(&rank.status, Wait::kAllReduce); }  // is progress, too
+  { const WaitScope waiting(&rank.status, Wait::kAllReduce); }  // counts as progress
   CHECK(rank.look_for(1) < 1);
 }
 
-TEST_CASE("time in which the observer was stopped does not count, however long it was") {
+TEST_CASE("time during which the observer was stopped does not count") {
   for (const double slept_s : {0.9, 3.0, 11.0, 1e6}) {
     Watched rank(10);
     CHECK(rank.look_for(5) == Approx(5));
@@ -323,21 +322,21 @@ TEST_CASE("time in which the observer was stopped does not count, however long i
   }
 }
 
-TEST_CASE("a rank that wakes up later than its observer has the whole limit for it") {
+TEST_CASE("a rank that resumes later than its observer gets the full limit again") {
   Watched rank(2);
   (void)rank.look_for(1.8);  // the rank was stopped first
   (void)rank.sleep(60);
   CHECK(rank.look_for(1.8) < 2);
-  CHECK(rank.look_for(0.4) >= 2);  // it never did
+  CHECK(rank.look_for(0.4) >= 2);  // it never resumed
 }
 
-TEST_CASE("an observer that is late now and then still sees a stall") {
+TEST_CASE("an observer that is often late still detects a stall") {
   Watched rank(10);
   for (int i = 0; i < 30; ++i) (void)rank.sleep(0.9);
   CHECK(rank.sleep(0.2) >= 10);
 }
 
-/// The seconds after which a watch with a limit of 0.3 s speaks, at most 1.5.
+/// Returns the seconds until a watch with a limit of 0.3 s speaks, or 1.5 if it does not.
 double spoke_after_s(RankStatus& status) {
   const double begin_s = monotonic_seconds();
   std::atomic<double> spoke_s = 1.5;
@@ -348,11 +347,11 @@ double spoke_after_s(RankStatus& status) {
   return spoke_s;
 }
 
-TEST_CASE("a wait beyond the limit is noticed in every phase") {
+TEST_CASE("a wait beyond the limit is reported in every phase") {
   const auto on_heap = std::make_unique<RankStatus>();
   RankStatus& status = *on_heap;
   update(status, Phase::kLoadingWeights, 0, 0);
-  CHECK(spoke_after_s(status) == 1.5);  // loads its own
+  CHECK(spoke_after_s(status) == 1.5);  // loading is not a wait
   const WaitScope waiting(&status, Wait::kBroadcast);
   CHECK(spoke_after_s(status) < 1.5);
 }
@@ -364,7 +363,7 @@ struct Run {
     (void)watch.check(board, now_s);
   }
 
-  /// `own_ms`: by rank, the time that it computes in a step.
+  /// `own_ms`: computing time per step, by rank.
   std::optional<std::string> check_after(int steps, const std::vector<double>& own_ms) {
     const double step_ms = *std::max_element(own_ms.begin(), own_ms.end());
     for (std::size_t rank = 0; rank < own_ms.size(); ++rank) {
@@ -382,7 +381,7 @@ struct Run {
   double now_s = 100;
 };
 
-TEST_CASE("a rank that the others wait for is named at the second check, once") {
+TEST_CASE("a slow rank is reported at the second check, once") {
   Run run(3);
   CHECK_FALSE(run.check_after(100, {10, 30, 11}));
   const auto warning = run.check_after(100, {10, 30, 11});
@@ -392,7 +391,7 @@ TEST_CASE("a rank that the others wait for is named at the second check, once") 
   for (int i = 0; i < 3; ++i) CHECK_FALSE(run.check_after(100, {10, 30, 11}));
 }
 
-TEST_CASE("ranks of about one speed, or that take turns in being slow, cause no warning") {
+TEST_CASE("ranks of similar speed, or that take turns being slow, cause no warning") {
   Run alike(2);
   Run in_turn(2);
   for (int i = 0; i < 4; ++i) {
@@ -402,13 +401,13 @@ TEST_CASE("ranks of about one speed, or that take turns in being slow, cause no 
   }
 }
 
-TEST_CASE("tiny steps, few steps and a single rank are not judged") {
+TEST_CASE("tiny steps, few steps and a single rank never cause a warning") {
   Run tiny(2);
   for (int i = 0; i < 4; ++i) CHECK_FALSE(tiny.check_after(1000, {0.1, 0.9}));
   Run few(2);
   CHECK_FALSE(few.check_after(1, {1000, 3000}));
   CHECK_FALSE(few.check_after(1, {1000, 3000}));
-  CHECK_FALSE(few.check_after(3, {1000, 3000}));  // five by now: the first check
+  CHECK_FALSE(few.check_after(3, {1000, 3000}));  // five steps in total: the first valid check
   CHECK(few.check_after(5, {1000, 3000}));
   Run alone(1);
   for (int i = 0; i < 4; ++i) CHECK_FALSE(alone.check_after(100, {10}));

@@ -10,7 +10,7 @@ using Catch::Matchers::ContainsSubstring;
 using namespace testing;
 using Variables = std::map<std::string, std::string>;
 
-/// The identity in an environment of these variables alone.
+/// Returns the identity in an environment with only these variables.
 std::optional<WorkerIdentity> identity_in(const Variables& variables) {
   std::vector<std::string> texts;
   for (const auto& [name, value] : variables) texts.push_back(name + "=" + value);
@@ -22,7 +22,7 @@ std::optional<WorkerIdentity> identity_in(const Variables& variables) {
   return identity_from_environment();
 }
 
-/// "torchrun 5/6 2/3 node-1": launcher, rank, local rank and rank 0's host.
+/// Returns launcher, rank, local rank and rank 0's host, such as "torchrun 5/6 2/3 node-1".
 std::string place_of(const std::optional<WorkerIdentity>& identity) {
   if (!identity) return "none";
   return std::string(name_of(identity->launcher)) + " " + std::to_string(identity->rank) + "/" +
@@ -30,7 +30,7 @@ std::string place_of(const std::optional<WorkerIdentity>& identity) {
          std::to_string(identity->local_world_size) + " " + identity->master_address;
 }
 
-/// What torchrun sets for rank 5 of 6 on the second of two nodes.
+/// torchrun's variables for rank 5 of 6, on the second of two nodes.
 Variables torchrun() {
   return {{"RANK", "5"},
           {"WORLD_SIZE", "6"},
@@ -57,9 +57,9 @@ Failure refusal_of(const Variables& variables) {
   return error_of([&] { identity_in(variables); });
 }
 
-TEST_CASE("a process started by hand is no worker of another launcher") {
+TEST_CASE("a process started manually is not another launcher's worker") {
   CHECK_FALSE(identity_in({}));
-  // Clusters export the address for good.
+  // Some clusters always export the address.
   CHECK_FALSE(identity_in({{"MASTER_ADDR", "node-1"}, {"MASTER_PORT", "29500"}}));
   CHECK_FALSE(identity_in({{"LOCAL_RANK", "0"}}));
 }
@@ -73,7 +73,7 @@ TEST_CASE("torchrun's variables give rank and address") {
   CHECK_THAT(identity->decided_by, ContainsSubstring("TORCHELASTIC_USE_AGENT_STORE"));
 }
 
-TEST_CASE("keys of one attempt never meet those of another") {
+TEST_CASE("different attempts have different store prefixes") {
   const auto prefix = [](const Variables& variables) {
     return identity_in(variables)->store_prefix;
   };
@@ -96,7 +96,7 @@ TEST_CASE("torchrun's optional variables have defaults") {
                   ->store_served_by_agent);
 }
 
-TEST_CASE("missing variables are all named, with the launchers that set them") {
+TEST_CASE("the error lists all missing variables, with the launchers that set them") {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     INFO(name);
     CHECK_THAT(refusal_of(without(torchrun(), {name})),
@@ -108,7 +108,7 @@ TEST_CASE("missing variables are all named, with the launchers that set them") {
               "RANK, MASTER_ADDR are set but WORLD_SIZE, LOCAL_RANK, MASTER_PORT", "torchrun"));
 }
 
-TEST_CASE("values that contradict each other or are no integers are refused by name") {
+TEST_CASE("contradictory values and non-integers are refused, and the error names the variable") {
   using Case = std::pair<const char*, const char*>;
   for (const auto& [name, value] :
        {Case{"RANK", "6"}, Case{"RANK", "-1"}, Case{"RANK", ""}, Case{"RANK", "1x"},
@@ -122,7 +122,7 @@ TEST_CASE("values that contradict each other or are no integers are refused by n
   }
 }
 
-/// What Slurm sets for task 3 of 5, on the second of two nodes.
+/// Slurm's variables for task 3 of 5, on the second of two nodes.
 Variables slurm() {
   return {{"SLURM_PROCID", "3"},
           {"SLURM_NTASKS", "5"},
@@ -135,7 +135,7 @@ Variables slurm() {
           {"SLURM_STEP_ID", "0"}};
 }
 
-TEST_CASE("a task of srun knows its rank, and MASTER_ADDR and MASTER_PORT override Slurm's list") {
+TEST_CASE("srun's variables give rank and address, unless MASTER_ADDR and MASTER_PORT are set") {
   const auto identity = identity_in(slurm());
   REQUIRE(place_of(identity) == "slurm 3/5 0/2 gpu07");
   CHECK(identity->master_port >= 15000);
@@ -154,12 +154,12 @@ TEST_CASE("a task of srun knows its rank, and MASTER_ADDR and MASTER_PORT overri
   CHECK(requeued->store_prefix != identity->store_prefix);
 }
 
-TEST_CASE("tasks on one node meet on loopback") {
+TEST_CASE("tasks on one node use loopback") {
   CHECK(identity_in(with(slurm(), {{"SLURM_STEP_TASKS_PER_NODE", "5"},
                                    {"SLURM_NODEID", "0"},
                                    {"SLURM_STEP_NODELIST", "gpu07"}}))
             ->master_address == "127.0.0.1");
-  // With the fewest variables, too.
+  // With the minimum of variables.
   CHECK(identity_in({{"SLURM_PROCID", "1"},
                      {"SLURM_NTASKS", "2"},
                      {"SLURM_LOCALID", "1"},
@@ -169,7 +169,7 @@ TEST_CASE("tasks on one node meet on loopback") {
             ->master_address == "127.0.0.1");
 }
 
-TEST_CASE("shells and batch scripts of one task start their own processes, a task of srun never") {
+TEST_CASE("shells and one-task batch scripts start their own processes, but srun's tasks do not") {
   CHECK_FALSE(identity_in(without(slurm(), {"SLURM_PROCID"})));  // salloc
   const Variables alone{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "4711"}};
   CHECK_FALSE(identity_in(alone));
@@ -177,7 +177,7 @@ TEST_CASE("shells and batch scripts of one task start their own processes, a tas
         "slurm 0/1 0/1 127.0.0.1");
 }
 
-TEST_CASE("a shell that is a step of its job starts its own processes, and srun's tasks do not") {
+TEST_CASE("a shell that is a job step starts its own processes, but srun's tasks in it do not") {
   const Variables shell = with(slurm(), {{"SLURM_JOB_NAME", "interactive"},
                                          {"SLURM_PROCID", "0"},
                                          {"SLURM_STEP_NUM_TASKS", "1"},
@@ -187,13 +187,13 @@ TEST_CASE("a shell that is a step of its job starts its own processes, and srun'
     INFO(step);
     CHECK_FALSE(identity_in(with(shell, {{"SLURM_STEP_ID", step}})));
   }
-  // What srun starts in it inherits the job's name.
+  // Tasks that srun starts in it inherit the job's name.
   for (const char* name : {"interactive", "bash"}) {
     CHECK(identity_in(with(slurm(), {{"SLURM_JOB_NAME", name}})).value().rank == 3);
   }
 }
 
-TEST_CASE("a batch script that forgot srun is refused, whether or not Slurm numbers its step") {
+TEST_CASE("a batch script without srun is refused, whether or not it has a step id") {
   const Variables unnumbered =
       without(slurm(), {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"});
   CHECK_THAT(refusal_of(unnumbered).message, ContainsSubstring("5 tasks"));
@@ -207,14 +207,14 @@ TEST_CASE("a batch script that forgot srun is refused, whether or not Slurm numb
   }
 }
 
-TEST_CASE("a missing variable of Slurm is named") {
+TEST_CASE("the error names a missing Slurm variable") {
   for (const char* name : {"SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST"}) {
     INFO(name);
     CHECK_THAT(refusal_of(without(slurm(), {name})), IsError(ExitCode::kConfig, name));
   }
 }
 
-TEST_CASE("the first host of a list as Slurm writes it") {
+TEST_CASE("the first host of a Slurm host list is found") {
   CHECK(first_host("node1") == "node1");
   CHECK(first_host("node1,node2") == "node1");
   CHECK(first_host("gpu[003-010,15],login") == "gpu003");
@@ -225,7 +225,7 @@ TEST_CASE("the first host of a list as Slurm writes it") {
   CHECK(first_host("") == "");
 }
 
-TEST_CASE("tasks of a node as Slurm writes them") {
+TEST_CASE("Slurm's task counts per node are parsed") {
   for (const auto& [node, count] : {std::pair{0, 2}, {1, 2}, {2, 2}, {3, 1}, {4, 0}}) {
     CHECK(count_of_node("2(x3),1", node) == count);
   }
@@ -235,7 +235,7 @@ TEST_CASE("tasks of a node as Slurm writes them") {
   CHECK(count_of_node("2;3", 1) == 0);
 }
 
-/// What Open MPI sets for process 1 of 2 on one host.
+/// Open MPI's variables for process 1 of 2 on one host.
 Variables open_mpi() {
   return {{"OMPI_COMM_WORLD_RANK", "1"},
           {"OMPI_COMM_WORLD_SIZE", "2"},
@@ -244,7 +244,7 @@ Variables open_mpi() {
           {"PMIX_NAMESPACE", "3539009537"}};
 }
 
-TEST_CASE("a process of mpirun on one host needs no address") {
+TEST_CASE("on one host Open MPI needs no address") {
   const auto identity = identity_in(open_mpi());
   REQUIRE(place_of(identity) == "open-mpi 1/2 1/2 127.0.0.1");
   CHECK(identity->master_port !=
@@ -256,7 +256,7 @@ TEST_CASE("a process of mpirun on one host needs no address") {
         "open-mpi 0/1 0/1 127.0.0.1");
 }
 
-TEST_CASE("processes of one parent meet if Open MPI names no job") {
+TEST_CASE("processes with the same parent meet if Open MPI sets no namespace") {
   const auto first = identity_in(without(open_mpi(), {"PMIX_NAMESPACE"}));
   const auto second =
       identity_in(with(without(open_mpi(), {"PMIX_NAMESPACE"}), {{"OMPI_COMM_WORLD_RANK", "0"}}));
@@ -266,7 +266,7 @@ TEST_CASE("processes of one parent meet if Open MPI names no job") {
   CHECK_THAT(first->decided_by, ContainsSubstring("parent"));
 }
 
-TEST_CASE("attempts of one torchrun belong together, those of another do not") {
+TEST_CASE("attempts of one torchrun have the same launch, and those of another do not") {
   const auto launch_of = [](const char* run_id, const char* error_file) {
     return identity_in(with(torchrun(), {{"TORCHELASTIC_RUN_ID", run_id},
                                          {"TORCHELASTIC_ERROR_FILE", error_file}}))
@@ -288,13 +288,13 @@ TEST_CASE("on several hosts Open MPI needs the address of rank 0") {
   CHECK(identity->master_port == 99);
 }
 
-/// What MPICH's mpiexec sets for process 1 of 2 on one host.
+/// MPICH's variables for process 1 of 2 on one host.
 Variables mpich() {
   return {{"PMI_RANK", "1"},        {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"},
           {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "8"},   {"HYDI_CONTROL_FD", "7"}};
 }
 
-TEST_CASE("a process of MPICH's mpiexec on one host needs no address") {
+TEST_CASE("on one host MPICH needs no address") {
   for (const Variables& variables : {mpich(), without(mpich(), {"MPI_LOCALNRANKS"})}) {
     const auto identity = identity_in(variables);
     REQUIRE(place_of(identity) == "mpich 1/2 1/2 127.0.0.1");
@@ -316,11 +316,11 @@ TEST_CASE("on several hosts MPICH needs the address of rank 0") {
   const Variables told = with(two_hosts, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "99"}});
   CHECK(identity_in(told)->master_address == "a");
   CHECK(identity_in(told)->master_port == 99);
-  // The processes of another host have another parent.
+  // Processes on different hosts have different parents.
   CHECK_THAT(identity_in(told)->store_prefix, !ContainsSubstring("child"));
 }
 
-TEST_CASE("a lone variable of MPICH's makes no worker, and half of them are refused") {
+TEST_CASE("a single MPICH variable is ignored, and incomplete sets are refused") {
   for (const char* name : {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}) {
     INFO(name);
     CHECK_FALSE(identity_in({{name, "2"}}));
@@ -342,7 +342,7 @@ TEST_CASE("a lone variable of MPICH's makes no worker, and half of them are refu
   }
 }
 
-TEST_CASE("Slurm's PMI is ignored, and MPICH comes last") {
+TEST_CASE("Slurm's PMI variables are ignored, and MPICH has the lowest precedence") {
   CHECK(place_of(identity_in(with(slurm(), {{"PMI_RANK", "7"}, {"PMI_SIZE", "8"}}))) ==
         "slurm 3/5 0/2 gpu07");
   const Variables both = with(open_mpi(), mpich());
@@ -353,7 +353,7 @@ TEST_CASE("Slurm's PMI is ignored, and MPICH comes last") {
   CHECK(identity_in(with(unequal, torchrun()))->launcher == LauncherKind::kTorchrun);
 }
 
-TEST_CASE("processes of an mpirun whose daemons srun started follow the mpirun") {
+TEST_CASE("if srun started mpirun's daemons, mpirun determines the identity") {
   const Variables daemon = with(slurm(), {{"SLURM_PROCID", "1"},
                                           {"SLURM_STEP_NUM_TASKS", "2"},
                                           {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
@@ -366,14 +366,14 @@ TEST_CASE("processes of an mpirun whose daemons srun started follow the mpirun")
     CHECK(identity->launcher != LauncherKind::kSlurm);
     CHECK(identity->local_world_size == 2);
   }
-  // Several tasks a node are no daemons.
+  // With several tasks per node, they are not daemons.
   const Variables tasks =
       with(daemon, {{"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}, {"SLURM_STEP_NUM_TASKS", "4"}});
   CHECK_THAT(refusal_of(with(tasks, with(mpich(), {{"PMI_SIZE", "8"}}))),
              IsError(ExitCode::kConfig, "Slurm says rank 1 of 4"));
 }
 
-TEST_CASE("torchrun comes first, Slurm second, and a contradiction is an error") {
+TEST_CASE("torchrun has precedence over Slurm, and a contradiction is an error") {
   const Variables both = with(slurm(), open_mpi());
   CHECK_THAT(refusal_of(both),
              IsError(ExitCode::kConfig, "Slurm says rank 3 of 5", "Open MPI says rank 1 of 2"));

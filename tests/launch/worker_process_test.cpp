@@ -27,7 +27,7 @@ const WorkerExit& end_of(WorkerProcess& worker) {
   return *worker.exit();
 }
 
-bool comes_to_hold(const fs::path& path, const std::string& text) {
+bool eventually_contains(const fs::path& path, const std::string& text) {
   for (int wait_ms = 0; wait_ms < kLong_ms; wait_ms += 5) {
     if (text_of(path).find(text) != std::string::npos) return true;
     ::usleep(5000);
@@ -35,7 +35,7 @@ bool comes_to_hold(const fs::path& path, const std::string& text) {
   return false;
 }
 
-/// Workers that run a shell script in which `$FOLDER` is a folder of theirs.
+/// Workers that run a shell script, in which `$FOLDER` is a temporary folder.
 struct Workers {
   explicit Workers(const std::string& script, int world_size = 2) {
     setup.executable = shell_worker(folder, "FOLDER=" + folder.path().string() + "\n" + script);
@@ -56,7 +56,7 @@ struct Workers {
   WorkerSetup setup;
 };
 
-TEST_CASE("a worker gets its own variables in place of the launcher's") {
+TEST_CASE("a worker's variables override those in the launcher's environment") {
   const ScopedEnvironment stale("RANK", "17");
   const ScopedEnvironment kept("MNIST_TRAIN_TEST_KEPT", "yes");
   Workers workers("env > $FOLDER/env.$RANK; cat >> $FOLDER/stdin.$RANK", 3);
@@ -74,7 +74,7 @@ TEST_CASE("a worker gets its own variables in place of the launcher's") {
   CHECK(workers.text("stdin.1").empty());
 }
 
-TEST_CASE("descriptors are handed over under their numbers, the socket only to rank 0") {
+TEST_CASE("descriptors are passed under their numbers, and the socket only to rank 0") {
   const UniqueFd job = publish_job({});
   const StatusBoard board = StatusBoard::create(2);
   const ListenSocket listener = listen_on_loopback();
@@ -93,7 +93,7 @@ TEST_CASE("descriptors are handed over under their numbers, the socket only to r
   CHECK_THAT(workers.text("open.1"), Catch::Matchers::StartsWith("3\n4\n5\n6\n10"));
 }
 
-TEST_CASE("report and exit status of a worker are collected") {
+TEST_CASE("a worker's report and exit status are collected") {
   struct Case {
     const char* script;
     int code;
@@ -117,10 +117,10 @@ TEST_CASE("report and exit status of a worker are collected") {
   }
 }
 
-TEST_CASE("output of a worker goes to its log, standard output of rank 0 to the launcher's") {
+TEST_CASE("workers write to their logs, but rank 0's standard output is the launcher's") {
   Workers workers("echo out $RANK; echo err $RANK >&2");
   workers.setup.log_folder = workers.folder.path();
-  // Standard output of this process is replaced for a moment.
+  // Temporarily replaces the standard output of this process.
   const UniqueFd saved(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 100));
   const UniqueFd file(::open(workers.path("stdout").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   REQUIRE(::dup2(file.get(), STDOUT_FILENO) >= 0);
@@ -131,9 +131,9 @@ TEST_CASE("output of a worker goes to its log, standard output of rank 0 to the 
   CHECK(workers.text("rank-1.log") == "out 1\nerr 1\n");
 }
 
-TEST_CASE("signals that the launcher blocks reach its workers") {
+TEST_CASE("workers do not inherit blocked signals") {
   const TempFolder folder;
-  // No shell, which may change what it blocks: `tail -f` on the script itself.
+  // Not a shell, which may change the mask, but `tail -f` on the script itself.
   const fs::path script = folder.write("worker", "#!/usr/bin/tail -f\nready\n");
   fs::permissions(script, fs::perms::owner_all);
   sigset_t blocked;
@@ -147,7 +147,7 @@ TEST_CASE("signals that the launcher blocks reach its workers") {
   setup.log_folder = folder.path();
   WorkerProcess worker = WorkerProcess::start(setup, 1);
   REQUIRE(::pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
-  CHECK(comes_to_hold(folder.path() / "rank-1.log", "ready"));
+  CHECK(eventually_contains(folder.path() / "rank-1.log", "ready"));
   worker.reap();
   CHECK(worker.running());
   worker.send(SIGTERM);
@@ -166,7 +166,7 @@ TEST_CASE("destroying the object kills the worker") {
   CHECK(::kill(pid, 0) != 0);
 }
 
-TEST_CASE("an executable that cannot be started ends with its own status") {
+TEST_CASE("an executable that cannot be started has a special exit status") {
   Workers workers("");
   workers.setup.executable = workers.path("absent");
   WorkerProcess worker = workers.start();
@@ -179,7 +179,7 @@ TEST_CASE("a log that cannot be opened is an error, and no worker is started") {
   CHECK_THAT(error_of([&] { workers.start(); }), IsError(ExitCode::kRunFailed, "rank-0.log"));
 }
 
-TEST_CASE("a worker knows which descriptors it was handed") {
+TEST_CASE("a worker knows which descriptors were passed to it") {
   const ScopedEnvironment names("MNIST_TRAIN_HANDED_OVER", "job failure dataset-ready");
   CHECK(was_handed_over("job"));
   CHECK(was_handed_over("failure"));

@@ -47,7 +47,7 @@ class Screen {
     setup.has_head = has_head;
     console = console_sink(setup);
   }
-  /// Starts a run of 1,024 samples a step.
+  /// Starts a run with 1,024 samples per step.
   void begin() const {
     RunStart start;
     start.dataset.train = 102'400;
@@ -69,7 +69,7 @@ class Screen {
   std::shared_ptr<spdlog::logger> before_;
 };
 
-TEST_CASE("without a terminal, progress is plain lines") {
+TEST_CASE("without a terminal, progress is printed as plain lines") {
   Screen screen(/*terminal=*/false);
   screen.begin();
   screen.console->tick({2, 50, 150});
@@ -81,7 +81,7 @@ TEST_CASE("without a terminal, progress is plain lines") {
         "4.00 s, 17,142 samples/s\n");
 }
 
-TEST_CASE("a terminal shows figures and a bar, which the epoch's line replaces") {
+TEST_CASE("a terminal shows metrics and a progress bar, which the epoch's line replaces") {
   Screen screen(/*terminal=*/true, /*quiet=*/false, std::nullopt, /*has_head=*/true);
   screen.begin();
   screen.console->step(kStep);
@@ -98,7 +98,7 @@ TEST_CASE("a terminal shows figures and a bar, which the epoch's line replaces")
   CHECK_THAT(screen.text(), !ContainsSubstring("train loss 0.5"));
 }
 
-TEST_CASE("the bar stays in its frame and is redrawn at most ten times a second") {
+TEST_CASE("the bar never exceeds its width, and is redrawn at most ten times per second") {
   Screen half(/*terminal=*/true);
   half.console->tick({1, 50, 50});  // before the speed is known
   CHECK_THAT(half.text(),
@@ -120,7 +120,7 @@ TEST_CASE("the remaining time includes evaluations and ends at max_steps") {
   CHECK(screen.text().ends_with("ETA 0:05\n"));
   Screen whole(/*terminal=*/false);
   whole.begin();
-  whole.console->epoch(kEpoch);  // whose evaluation took half a second
+  whole.console->epoch(kEpoch);  // its evaluation took half a second
   whole.console->tick({10, 0, 900});
   whole.console->step(kStep);
   CHECK(whole.text().ends_with("ETA 0:51\n"));
@@ -131,7 +131,7 @@ TEST_CASE("the remaining time includes evaluations and ends at max_steps") {
   CHECK(slow.text().ends_with("ETA 2:00:26\n"));
 }
 
-TEST_CASE("the head of the table is drawn once") {
+TEST_CASE("the table header is printed once") {
   Screen first(/*terminal=*/true);
   first.console->begin({}, {});
   first.console->epoch(kEpoch);
@@ -177,7 +177,7 @@ EpochRecord epoch(std::int64_t number, double accuracy) {
   return record;
 }
 
-/// The table of epochs on a terminal with that many columns.
+/// The table of epochs on a terminal with this number of columns.
 class Table {
  public:
   explicit Table(unsigned short columns, const RunStart& start = {}, bool colours = false) {
@@ -204,7 +204,7 @@ class Table {
   std::string head;
 
  private:
-  /// Returns what was written, to the end of a line. A terminal may pass on a line in parts.
+  /// Returns the output up to the end of a line. A terminal may transmit a line in parts.
   std::string written() const {
     std::string text;
     std::array<char, 4096> part{};
@@ -221,7 +221,7 @@ class Table {
   std::unique_ptr<Sink> console_;
 };
 
-TEST_CASE("a narrow terminal shows fewer columns, whole and aligned with the head") {
+TEST_CASE("a narrow terminal shows fewer columns, complete and aligned with the header") {
   const std::string head =
       "  epoch  test loss  test acc.  validation  train loss  train acc.      time  samples/s";
   RunStart start;
@@ -242,7 +242,7 @@ TEST_CASE("a narrow terminal shows fewer columns, whole and aligned with the hea
   CHECK_THAT(narrow.line(record), ContainsSubstring("50.00 %     81.25 %"));
 }
 
-TEST_CASE("the best accuracy so far is coloured, with a validation set the best one on that") {
+TEST_CASE("the best accuracy so far is coloured, selected by the validation set if there is one") {
   Table plain(100, {}, /*colours=*/true);
   CHECK_THAT(plain.line(epoch(1, 0.75)), ContainsSubstring("\x1b[1;32m    75.00 %\x1b[0m"));
   CHECK_THAT(plain.line(epoch(2, 0.5)), !ContainsSubstring("\x1b[1;32m"));
@@ -259,7 +259,7 @@ TEST_CASE("the best accuracy so far is coloured, with a validation set the best 
   CHECK_THAT(table.line(second), !ContainsSubstring("\x1b[1;32m"));
 }
 
-TEST_CASE("balanced and top-5 accuracy are shown if classes are unequal or many") {
+TEST_CASE("balanced and top-5 accuracy are shown for imbalanced or many classes") {
   RunStart start;
   start.dataset.classes = 50;
   start.test_class_sizes = {3, 9};
@@ -273,7 +273,7 @@ TEST_CASE("balanced and top-5 accuracy are shown if classes are unequal or many"
                                               "%, top 5 99.00 %; 4.00 s"));
 }
 
-TEST_CASE("at its end a run warns of classes that were never predicted") {
+TEST_CASE("a finished run warns about classes that were never predicted") {
   Screen screen(/*terminal=*/false, /*quiet=*/true);
   EpochResult epoch = kEpoch;
   epoch.counts = count_by_class({90, 0, 0,  //
@@ -295,7 +295,7 @@ TEST_CASE("at its end a run warns of classes that were never predicted") {
                                 !ContainsSubstring(std::string(50, 'c')));
 }
 
-TEST_CASE("sizes of classes are told if the largest and the smallest that has images differ much") {
+TEST_CASE("class sizes are shown if the largest and the smallest nonempty class differ much") {
   CHECK(class_sizes_text({5, 5, 4}, {}).empty());
   CHECK(class_sizes_text({1200, 3, 40}, {}) == " of 3 (1) to 1,200 (0) training images");
   CHECK(class_sizes_text({9, 2}, {"cat", "dog"}) == " of 2 (dog) to 9 (cat) training images");

@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;
 
-TEST_CASE("NaN and infinity leave a gap and do not stretch the axes") {
+TEST_CASE("NaN and infinity leave gaps and do not stretch the axes") {
   const double nan = std::nan("");
   LineChart chart{"Loss", "step"};
   chart.series = {{"a", 0, {{1, 1}, {2, nan}, {3, 1.5}, {4, INFINITY}, {5, 2}}}};
@@ -28,7 +28,7 @@ TEST_CASE("a chart without a line is empty") {
   CHECK(line_chart(chart).empty());
   chart.series = {{"a", 0, {}}, {"b", 1, {{1, std::nan("")}}}};
   CHECK(line_chart(chart).empty());
-  chart.series = {{"a", 0, {{1, 0.5}}}, {"b", 1, {{1, 0.75}}}};  // nothing to compare with
+  chart.series = {{"a", 0, {{1, 0.5}}}, {"b", 1, {{1, 0.75}}}};  // single points
   CHECK(line_chart(chart).empty());
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("the legend has the last values of readable lines") {
   CHECK(occurrences(html, "data-x=\"1,2\"") == 1);
 }
 
-/// The texts at the vertical axis of a line through these values.
+/// Returns the tick labels of the vertical axis for a line through these values.
 std::vector<std::string> ticks_of(const std::vector<double>& values,
                                   AxisScale scale = AxisScale::kLinear) {
   LineChart chart{.title = "Loss", .x_name = "epoch", .y_scale = scale};
@@ -121,7 +121,7 @@ TEST_CASE("ticks are round numbers on the axis") {
   CHECK(ticks_of(numbers) == ticks);
 }
 
-TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5; with zeros it is linear") {
+TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5; with zeros the axis is linear") {
   using Texts = std::vector<std::string>;
   constexpr AxisScale kScale = AxisScale::kLogarithmic;
   CHECK(ticks_of({0.03, 2.3}, kScale) == Texts{"0.05", "0.1", "0.2", "0.5", "1", "2"});

@@ -35,7 +35,7 @@ TEST_CASE("special characters, control bytes and invalid UTF-8 are escaped") {
   CHECK(escape_html(text) == expected);
 }
 
-TEST_CASE("numbers are formatted for people") {
+TEST_CASE("numbers are formatted for readers") {
   CHECK(percent(0.98765) == "98.77 %");
   CHECK(percent(std::nan("")) == "–");
   CHECK(duration(78.74) == "78.7 s");
@@ -46,7 +46,7 @@ TEST_CASE("numbers are formatted for people") {
 }
 
 TEST_CASE("a page answers the four questions") {
-  const PretendedFolder folder;
+  const FakeRunFolder folder;
   const std::string page = page_of(folder);
   check_contains(
       page,
@@ -66,8 +66,8 @@ TEST_CASE("a page answers the four questions") {
                                escape_html("mnist-train --config " + shell_word(config.string()))));
 }
 
-TEST_CASE("classes are named if the data have names") {
-  const PretendedFolder folder;
+TEST_CASE("class names are shown if the data has them") {
+  const FakeRunFolder folder;
   folder.write("run/lineage.jsonl",
                R"({"data":{"classes":2,"class_names":["T-shirt/top","<Bag>"]}})"
                "\n");
@@ -81,13 +81,13 @@ TEST_CASE("classes are named if the data have names") {
   CHECK_THAT(page, !ContainsSubstring("<Bag>"));
 }
 
-TEST_CASE("classes have figures, the matrix images and percentages, mistakes their order") {
-  const PretendedFolder folder;
+TEST_CASE("the class table shows metrics, the confusion matrix counts and percentages") {
+  const FakeRunFolder folder;
   const std::string page = page_of(folder);
   check_contains(page, {"<span class=\"n\">40</span><span class=\"p\">93.0</span>",
                         "<td>93.0</td><td>93.0</td><td>93.0</td></tr>", "<a href=\"#kind-0-1\""});
   CHECK(occurrences(page, "id=\"kind-0-1\"") == 1);
-  CHECK_THAT(page, !ContainsSubstring("#kind-1-0"));  // there is no picture of that kind
+  CHECK_THAT(page, !ContainsSubstring("#kind-1-0"));  // no image shows this kind of mistake
   std::vector<int> ids;
   const std::regex id("alt=\"test image ([0-9]+)");
   for (auto match = std::sregex_iterator(page.begin(), page.end(), id);
@@ -97,11 +97,11 @@ TEST_CASE("classes have figures, the matrix images and percentages, mistakes the
   CHECK(ids == std::vector<int>{9, 5, 1});
 }
 
-TEST_CASE("a page loads nothing, and no text of a run becomes code") {
+TEST_CASE("a page loads no external resources and escapes all text from the run") {
   const TempFolder folder;
   const std::string hostile = "\"><script>alert(1)</script><img src=x onerror=alert(2)>";
   const std::string name = "x'\"<b>&amp;";
-  write_pretended_run(folder, name);
+  write_fake_run(folder, name);
   folder.write(name + "/config.json",
                R"({"model":{"name":"\"><script>alert(1)</script>"},"seed":"<i>"})");
   folder.write(
@@ -129,7 +129,7 @@ TEST_CASE("a page loads nothing, and no text of a run becomes code") {
 }
 
 TEST_CASE("only the page of a live run refreshes itself") {
-  const PretendedFolder folder;
+  const FakeRunFolder folder;
   RunFiles run = read_run(folder.run);
   CHECK_THAT(make_page({&run, 1}), !ContainsSubstring("http-equiv=\"refresh\""));
   run.live = true;
@@ -152,13 +152,13 @@ TEST_CASE("a run without results has a page") {
                         "Not known yet: the run has not been evaluated."});
 }
 
-TEST_CASE("verdicts fit runs that failed, had one epoch, or learned nothing") {
+TEST_CASE("verdicts cover runs that failed, had one epoch, or learned nothing") {
   const TempFolder folder;
-  write_pretended_run(folder, "failed", {.status = "failed"});
+  write_fake_run(folder, "failed", {.status = "failed"});
   CHECK_THAT(page_of(folder, "failed"),
              ContainsSubstring(
                  "Yes: test accuracy was 96.67 % after epoch 3, and was 90.00 % after epoch 1"));
-  write_pretended_run(folder, "at once", {.epochs = 0, .status = "failed"});
+  write_fake_run(folder, "at once", {.epochs = 0, .status = "failed"});
   folder.write("at once/metrics.jsonl", R"({"event":"step","step":1,"loss":2.5})"
                                         "\n"
                                         R"({"event":"step","step":2,"loss":1.5})"
@@ -168,7 +168,7 @@ TEST_CASE("verdicts fit runs that failed, had one epoch, or learned nothing") {
                            "training loss was 2.5 at step 1 and 1.5 at step 2.",
                            "The run ended after 14.5 s, before its first epoch was finished.",
                            "never evaluated"});
-  write_pretended_run(folder, "one", {.epochs = 1});
+  write_fake_run(folder, "one", {.epochs = 1});
   const std::string one = page_of(folder, "one");
   check_contains(one, {"Yes: test accuracy is 90.00 % after epoch 1; predicting",
                        "<details id=\"epochs\" open>"});
@@ -181,8 +181,8 @@ TEST_CASE("verdicts fit runs that failed, had one epoch, or learned nothing") {
                            "1 of 2 classes is never predicted: <b>0</b>"});
 }
 
-TEST_CASE("24 wrong predictions are shown, the others on demand, up to a limit") {
-  const PretendedFolder folder;
+TEST_CASE("24 wrong predictions are shown, and others on demand, up to a limit") {
+  const FakeRunFolder folder;
   std::string lines;
   for (int id = 0; id < 300; ++id) {
     lines += R"({"id":)" + std::to_string(id) + R"(,"guess":1,"truth":0,"confidence":0.5})" + "\n";
@@ -197,8 +197,8 @@ TEST_CASE("24 wrong predictions are shown, the others on demand, up to a limit")
 
 TEST_CASE("a comparison has results, curves and settings") {
   const TempFolder folder;
-  write_pretended_run(folder, "runs/a");
-  write_pretended_run(folder, "runs/b", {.epochs = 5});
+  write_fake_run(folder, "runs/a");
+  write_fake_run(folder, "runs/b", {.epochs = 5});
   settings::RunConfig config;
   config.train.learning_rate = 0.5;
   folder.write("runs/b/config.json", settings::write_run_config(config, false));
@@ -217,13 +217,13 @@ TEST_CASE("a comparison has results, curves and settings") {
   CHECK(occurrences(alike, "class=\"best\"") == 0);
 }
 
-/// The record of an epoch with these members.
+/// Returns the record of an epoch with these members.
 std::string epoch_line(int epoch, nlohmann::json members) {
   members.update({{"event", "epoch"}, {"epoch", epoch}});
   return members.dump() + "\n";
 }
 
-/// Confusion matrix in which each class has `sizes[label]` images, all predicted as `guess(label)`.
+/// Returns a record in which all `sizes[label]` images of a class are predicted as `guess(label)`.
 template <typename Guess>
 std::string epoch_with(const std::vector<int>& sizes, const Guess& guess, double balanced) {
   const std::size_t classes = sizes.size();
@@ -242,10 +242,10 @@ std::string epoch_with(const std::vector<int>& sizes, const Guess& guess, double
                         {"confusion", confusion}});
 }
 
-TEST_CASE("Yes is said only of a model that is better than the largest class and predicts all") {
+TEST_CASE("the verdict is Yes only if a model beats the majority class and predicts all classes") {
   struct Case {
     std::vector<int> sizes;
-    std::size_t last_predicted;  // classes above it are taken for class 0
+    std::size_t last_predicted;  // higher classes are predicted as class 0
     double balanced;
     std::string verdict;
   };
@@ -255,7 +255,7 @@ TEST_CASE("Yes is said only of a model that is better than the largest class and
       {{50, 50, 40, 30, 20, 10}, 3, 0.667, "Partly: test accuracy is 85.00 %"},
       {{40, 0}, 0, 1, "Not known: test accuracy is 100.00 %"},
   }));
-  const PretendedFolder folder;
+  const FakeRunFolder folder;
   const auto guess = [last = last_predicted](std::size_t label) {
     return label <= last ? label : std::size_t{0};
   };
@@ -263,8 +263,8 @@ TEST_CASE("Yes is said only of a model that is better than the largest class and
   CHECK_THAT(page_of(folder), ContainsSubstring(verdict));
 }
 
-TEST_CASE("classes that are never predicted are named, with what may help") {
-  const PretendedFolder folder;
+TEST_CASE("the page lists classes that are never predicted, with a remedy") {
+  const FakeRunFolder folder;
   const auto guess = [](std::size_t label) { return label < 4 ? label : std::size_t{0}; };
   folder.write("run/metrics.jsonl", epoch_with({50, 50, 40, 30, 20, 10}, guess, 0.667));
   check_contains(page_of(folder),
@@ -277,9 +277,9 @@ TEST_CASE("classes that are never predicted are named, with what may help") {
   CHECK_THAT(page_of(folder), !ContainsSubstring("gives all classes equal weight"));
 }
 
-TEST_CASE("of many classes the worst 50 are listed, and the page stays small") {
+TEST_CASE("with many classes, the worst 50 are listed, and the page stays small") {
   const std::size_t classes = GENERATE(51, 200, 1000);
-  const PretendedFolder folder;
+  const FakeRunFolder folder;
   const auto guess = [=](std::size_t label) {
     return label + 1 < classes ? label : std::size_t{3};
   };
@@ -294,8 +294,8 @@ TEST_CASE("of many classes the worst 50 are listed, and the page stays small") {
   CHECK(page.size() < 300'000);
 }
 
-TEST_CASE("beyond a confusion matrix, numbers by class are enough") {
-  const PretendedFolder folder;
+TEST_CASE("class_counts replace the confusion matrix if there are too many classes") {
+  const FakeRunFolder folder;
   std::vector<int> samples(1500, 4);
   std::vector<int> predicted = samples;
   predicted[7] = 0;
@@ -310,8 +310,8 @@ TEST_CASE("beyond a confusion matrix, numbers by class are enough") {
                                    "The worst 50 of 1,500 classes by F1"});
 }
 
-TEST_CASE("dataset.json gives class sizes, and what was left out") {
-  const PretendedFolder folder;
+TEST_CASE("class sizes and skipped files are read from dataset.json") {
+  const FakeRunFolder folder;
   folder.write("run/dataset.json", R"({"classes":[{"name":"a","train":7,"validation":0,"test":44},
       {"name":"b","train":1234,"validation":0,"test":60}],
       "left_out":{".tif":1200,"<i>":1,"folders":{"__MACOSX":"by <b>"}}})");
@@ -325,22 +325,22 @@ TEST_CASE("dataset.json gives class sizes, and what was left out") {
   CHECK_THAT(page, !ContainsSubstring("valid."));
 }
 
-TEST_CASE("mistakes show their files") {
-  const PretendedFolder folder;
+TEST_CASE("wrong predictions show their file names") {
+  const FakeRunFolder folder;
   folder.write("run/mistakes.jsonl",
                R"({"id":3,"guess":1,"truth":0,"confidence":0.5,"file":"cat/<i> 1.png"})"
                "\n");
   check_contains(page_of(folder),
                  {"<span class=\"soft file\" title=\"cat/&lt;i&gt; 1.png\">&lt;i&gt; 1.png</span>",
                   "then its file"});
-  write_pretended_run(folder, "other");
+  write_fake_run(folder, "other");
   CHECK_THAT(page_of(folder, "other"), !ContainsSubstring("then its file"));
 }
 
 TEST_CASE("runs with different test files are not ranked") {
   const TempFolder folder;
-  write_pretended_run(folder, "a");
-  write_pretended_run(folder, "b", {.epochs = 4});
+  write_fake_run(folder, "a");
+  write_fake_run(folder, "b", {.epochs = 4});
   const std::string epoch = R"({"event":"epoch","epoch":1,"confusion":[[40,2],[2,58]],)";
   folder.write("a/metrics.jsonl", epoch + "\"test_accuracy\":0.96}\n");
   folder.write("b/metrics.jsonl", epoch + "\"test_accuracy\":0.86}\n");
@@ -355,9 +355,9 @@ TEST_CASE("runs with different test files are not ranked") {
   CHECK_THAT(page(), refuses && !ranks);
 }
 
-TEST_CASE("the page of a long run is small and made within a second") {
-  const std::string picture = PretendedRun().picture + std::string(600, 'A');
-  const PretendedFolder folder(  // log_interval 1
+TEST_CASE("the page of a long run is small and created within a second") {
+  const std::string picture = FakeRun().picture + std::string(600, 'A');
+  const FakeRunFolder folder(  // log_interval 1
       {.epochs = 50, .steps = 469, .predictions = 320, .picture = picture});
   const RunFiles files = read_run(folder.run);
   const double begin_s = monotonic_seconds();
@@ -367,7 +367,7 @@ TEST_CASE("the page of a long run is small and made within a second") {
 }
 
 TEST_CASE("the size of the page is bounded for thousands of epochs") {
-  const PretendedFolder folder({.epochs = 5000, .steps = 1});
+  const FakeRunFolder folder({.epochs = 5000, .steps = 1});
   std::string lineage;
   for (int i = 0; i < 500; ++i) lineage += "{\"step\":" + std::to_string(i) + "}\n";
   folder.write("run/lineage.jsonl", lineage);
@@ -383,8 +383,8 @@ TEST_CASE("the size of the page is bounded for thousands of epochs") {
   CHECK_THAT(page, ContainsSubstring(">499</td>") && !ContainsSubstring(">399</td>"));
 }
 
-TEST_CASE("the header says what ended a run early, and that the EMA model was evaluated") {
-  const PretendedFolder folder;
+TEST_CASE("the header shows why a run ended early, and whether the EMA model was evaluated") {
+  const FakeRunFolder folder;
   folder.write("run/summary.json", R"({"status":"finished","ended_by":"epochs"})");
   const auto says = ContainsSubstring("The EMA model (decay 0.99) is evaluated");
   CHECK_THAT(page_of(folder), ContainsSubstring(">finished</span>") && !says);
@@ -393,13 +393,13 @@ TEST_CASE("the header says what ended a run early, and that the EMA model was ev
   CHECK_THAT(page_of(folder), ContainsSubstring(">finished early: early_stopping</span>") && says);
 }
 
-/// Accuracies of an epoch's record on the validation and the test set.
+/// Returns an epoch's record with its accuracies.
 std::string accuracy_line(int epoch, double validation, double test) {
   return epoch_line(epoch, {{"validation_accuracy", validation}, {"test_accuracy", test}});
 }
 
-TEST_CASE("the best epoch is that of the best checkpoint, not of the best test accuracy") {
-  const PretendedFolder folder({.status = "running"});  // which ended without a word
+TEST_CASE("the best epoch has the best checkpoint, not the best test accuracy") {
+  const FakeRunFolder folder({.status = "running"});  // died before it finished
   folder.write("run/metrics.jsonl", accuracy_line(1, 0.9, 0.89) + accuracy_line(2, 0.97, 0.95) +
                                         accuracy_line(3, 0.96, 0.99));
   const auto best = [](const std::string& accuracy, int epoch) {
@@ -409,25 +409,25 @@ TEST_CASE("the best epoch is that of the best checkpoint, not of the best test a
   CHECK_THAT(page_of(folder), best("95.00 %", 2));
   CHECK_THAT(page_on({folder.run, folder.run}),
              ContainsSubstring("<td data-label=\"best epoch\">95.00 %</td>"));
-  // A run that was resumed elsewhere has no record of its best epoch, but its summary says it.
+  // A run that was resumed elsewhere may have its best epoch only in the summary.
   folder.write("run/metrics.jsonl", accuracy_line(3, 0.96, 0.99) + accuracy_line(4, 0.96, 0.98));
   folder.write("run/summary.json",
                R"({"status":"finished","best_epoch":2,"best_test_accuracy":0.95})");
   CHECK_THAT(page_of(folder), best("95.00 %", 2));
 }
 
-TEST_CASE("the last page of a failed run gives the reason") {
-  const PretendedFolder folder;
+TEST_CASE("the last page of a failed run shows the reason") {
+  const FakeRunFolder folder;
   folder.write("run/summary.json",
                R"({"status":"failed","error":"rank 1 was killed by signal 9"})");
   write_last_page(folder.run);
   const std::string page = read_file(folder.run / "report.html", 1 << 22, ExitCode::kData);
   check_contains(page, {"<p class=\"bad\" role=\"alert\">rank 1 was killed by signal 9</p>",
                         "<span class=\"status failed\">failed</span>"});
-  write_last_page(folder.path() / "nowhere");  // is ignored
+  write_last_page(folder.path() / "nowhere");  // no folder, no page
 }
 
-TEST_CASE("recall, precision and F1 follow from the confusion matrix") {
+TEST_CASE("recall, precision and F1 are computed from the confusion matrix") {
   const ClassCounts confusion = count_by_class({8, 2, 0,  // rows are the true classes
                                                 4, 6, 0,  //
                                                 0, 0, 0},

@@ -60,17 +60,17 @@ TEST_CASE("a resumed file continues at the end of a record") {
   CHECK(bytes_of(*open(folder, kAll)) == all);
   std::ofstream(only_file(folder), std::ios::app) << "torn";
   CHECK(bytes_of(*open(folder, kAll)) == all);
-  CHECK(bytes_of(*open(folder, 0)) < noted);  // begins anew
+  CHECK(bytes_of(*open(folder, 0)) < noted);  // starts again
 }
 
-TEST_CASE("a length beyond the end of the file ends it") {
+TEST_CASE("a record whose length exceeds the file is dropped") {
   const TempFolder folder;
   folder.write("events.out.tfevents.1.here", std::string(24, '\xff'));
   const std::int64_t bytes = bytes_of(*open(folder, kAll));
   CHECK(bytes == bytes_of(*open(TempFolder(), kAll)));
 }
 
-TEST_CASE("a record that does not fit on the disk leaves no partial one") {
+TEST_CASE("a record that does not fit on the disk leaves no partial record") {
   const TempFolder folder;
   const auto log = open(folder, 0);
   const std::int64_t before = bytes_of(*log);
@@ -85,7 +85,7 @@ TEST_CASE("a record that does not fit on the disk leaves no partial one") {
   CHECK(bytes_of(*open(folder, kAll)) == bytes_of(*log));
 }
 
-TEST_CASE("the version is written when a run begins, not when it resumes") {
+TEST_CASE("the version is written when a run starts, but not when it resumes") {
   const TempFolder folder;
   std::int64_t bytes = 0;
   for (const bool resumed : {false, true}) {
@@ -116,7 +116,7 @@ std::vector<std::uint8_t> from_base64(std::string_view text) {
   return bytes;
 }
 
-TEST_CASE("a thumbnail is a small image itself, else a reduced JPEG") {
+TEST_CASE("a thumbnail is the image itself if that is small, or else a reduced JPEG") {
   const auto thumbnail = [](std::int64_t height, std::int64_t width) {
     const std::vector<std::uint8_t> planes(static_cast<std::size_t>(3 * height * width), 77);
     return thumbnail_uri(image_of(planes.data(), 3, height, width));
@@ -134,7 +134,7 @@ TEST_CASE("a thumbnail is a small image itself, else a reduced JPEG") {
   CHECK(thumbnail(1, 5000).starts_with(kJpegPrefix));
 }
 
-TEST_CASE("text has the two most likely classes, by name if there are names") {
+TEST_CASE("text output has the two most likely classes, by name if there are names") {
   const FilePrediction prediction{"coat.png", {0.101F, 0.0625F, 0.8365F}};
   CHECK(to_text(prediction, {}) == "coat.png: 2 (83.7 %), then 0 (10.1 %)\n");
   CHECK(to_text(prediction, {"Bag", "Shirt", "Ankle boot"}) ==
@@ -144,19 +144,19 @@ TEST_CASE("text has the two most likely classes, by name if there are names") {
   CHECK(to_text({"one.png", {1.0F}}, {}) == "one.png: 0 (100.0 %)\n");
 }
 
-TEST_CASE("names of files and classes cannot control a terminal") {
+TEST_CASE("names of files and classes cannot contain terminal escapes") {
   CHECK(to_text({"a\x1b[2J\n.png", {1.0F, 0.0F}}, {"b\nc", "d"}) ==
         "a\\x1b[2J\\x0a.png: b\\x0ac (100.0 %), then d (0.0 %)\n");
 }
 
-TEST_CASE("JSON has the guess and all scores with the shortest digits") {
+TEST_CASE("JSON output has the guess and all scores in their shortest form") {
   const FilePrediction prediction{"3.png", {0.1F, 0.9F}};
   CHECK(to_json(prediction, {}).dump() == R"({"file":"3.png","guess":1,"scores":[0.1,0.9]})");
   CHECK(to_json(prediction, {"cat", "dog"}).dump() ==
         R"({"file":"3.png","guess":1,"class":"dog","scores":[0.1,0.9]})");
 }
 
-TEST_CASE("an evaluation is a few lines of text, and JSON with a row for each class") {
+TEST_CASE("an evaluation is printed as a few lines of text, or as JSON with a row per class") {
   EvaluationFigures result{0.03149, 0.9901, 0.985,
                            0.9999,  10000,  {{2, 1, 0}, {3, 0, 0}, {1, 0, 0}}};
   CHECK(to_text(result) ==

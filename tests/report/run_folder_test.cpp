@@ -31,7 +31,7 @@ RunFolder prepare(const fs::path& folder, const std::string& resume = "",
   return prepare_run_folder(into(folder), "mnist", resume, after_restart);
 }
 
-/// Changes the working directory during its lifetime.
+/// Changes the working directory while it exists.
 class ScopedDirectory {
  public:
   explicit ScopedDirectory(const fs::path& path) : before_(fs::current_path()) {
@@ -45,7 +45,7 @@ class ScopedDirectory {
   fs::path before_;
 };
 
-TEST_CASE("an error names the obstacle to creating a run folder") {
+TEST_CASE("the error tells why a run folder cannot be created") {
   CHECK_ERROR(check_run_folder(into("/"), "mnist", ""), ExitCode::kConfig,
               "root of the file system");
   const TempFolder temp;
@@ -57,15 +57,15 @@ TEST_CASE("an error names the obstacle to creating a run folder") {
   }
 }
 
-TEST_CASE("a folder with other files can take a run") {
+TEST_CASE("a folder with unrelated files can become a run folder") {
   const TempFolder temp;
   temp.write("notes.txt", "mine");
   CHECK_NOTHROW(prepare(temp.path()));
-  CHECK_NOTHROW(prepare(temp.path() / "new", "auto"));  // without a run to resume
+  CHECK_NOTHROW(prepare(temp.path() / "new", "auto"));  // there is no run to resume
   CHECK(fs::exists(temp.path() / "notes.txt"));
 }
 
-TEST_CASE("a check refuses what a run would refuse, and creates nothing") {
+TEST_CASE("check_run_folder refuses the same folders as a run, and creates nothing") {
   const TempFolder temp;
   const fs::path free = temp.path() / "free";
   CHECK_NOTHROW(check_run_folder(into(free), "mnist", ""));
@@ -83,7 +83,7 @@ TEST_CASE("a check refuses what a run would refuse, and creates nothing") {
   CHECK_FALSE(fs::exists("runs"));
 }
 
-TEST_CASE("a folder that holds a run is refused with the two alternatives") {
+TEST_CASE("a folder that contains a run is refused with two alternatives") {
   for (const char* trace :
        {"config.json", "metrics.jsonl", "summary.json", "checkpoints/step-00000001.safetensors"}) {
     const TempFolder temp;
@@ -95,7 +95,7 @@ TEST_CASE("a folder that holds a run is refused with the two alternatives") {
   }
 }
 
-TEST_CASE("a restart continues only a run of its own launch") {
+TEST_CASE("a restart continues only a run of the same launch") {
   const TempFolder temp;
   const auto restart = [&](const std::string& launch) {
     return prepare_run_folder(into(temp.path()), "mnist", "", /*after_restart=*/true, launch);
@@ -104,7 +104,7 @@ TEST_CASE("a restart continues only a run of its own launch") {
   temp.write("summary.json", "");
   CHECK_ERROR(restart("another"), ExitCode::kConfig);
   CHECK_NOTHROW(restart("mine"));
-  CHECK_NOTHROW(restart(""));  // of a launcher that does not say
+  CHECK_NOTHROW(restart(""));  // some launchers do not identify the launch
   const fs::path elsewhere = temp.write("else/weights.safetensors", "");
   CHECK_NOTHROW(prepare(temp.path(), elsewhere.string(), /*after_restart=*/true));
 }
@@ -136,7 +136,7 @@ TEST_CASE("two runs cannot use one folder at a time") {
   CHECK(prepare(temp.path(), "auto").lock.valid());
 }
 
-TEST_CASE("an ended process is not named as the user of a folder") {
+TEST_CASE("the error does not name a process that has ended as the user of a folder") {
   const TempFolder temp;
   const RunFolder run = prepare(temp.path());
   const pid_t child = ::fork();
@@ -153,18 +153,18 @@ TEST_CASE("an ended process is not named as the user of a folder") {
               "is in use by " + child_text + " on another-host;");
 }
 
-TEST_CASE("an unnamed run gets a folder by the time, and a link `latest`") {
+TEST_CASE("a run without an output gets a folder named by the time, and a link `latest`") {
   const TempFolder temp;
   const ScopedDirectory directory(temp.path());
   const fs::path parent = fs::absolute("runs") / "mnist";
   const RunFolder first = prepare_run_folder({}, "mnist", "", false);
   CHECK(first.path.parent_path() == parent);
   CHECK(first.path.filename().string().size() >= std::string("2026-01-31T12-00-00").size());
-  CHECK_FALSE(fs::exists(fs::symlink_status(parent / "latest")));  // it has not begun
+  CHECK_FALSE(fs::exists(fs::symlink_status(parent / "latest")));  // the run has not begun
   point_latest_at(first.path);
   CHECK(fs::equivalent(parent / "latest", first.path));
   const RunFolder second =
-      prepare_run_folder({}, "mnist", "", false);  // in the same second, mostly
+      prepare_run_folder({}, "mnist", "", false);  // usually in the same second
   CHECK(second.path != first.path);
   point_latest_at(second.path);
   CHECK(fs::read_symlink(parent / "latest") == second.path.filename());
@@ -172,7 +172,7 @@ TEST_CASE("an unnamed run gets a folder by the time, and a link `latest`") {
         fs::absolute("runs") / "other");
 }
 
-TEST_CASE("no link `latest` is made beside a folder that the user has named") {
+TEST_CASE("no link `latest` is created next to a folder that the user has named") {
   const TempFolder temp;
   for (const char* name : {"mine", "2026-01-31", "2026-01-31T12-00-00-mine"}) {
     point_latest_at(temp.path() / name);
@@ -182,7 +182,7 @@ TEST_CASE("no link `latest` is made beside a folder that the user has named") {
   CHECK(fs::is_symlink(temp.path() / "latest"));
 }
 
-TEST_CASE("an unnamed resumed run is the latest, or that of the checkpoint") {
+TEST_CASE("without an output, the latest run or the checkpoint's run is resumed") {
   const TempFolder temp;
   const ScopedDirectory directory(temp.path());
   const fs::path first = prepare_run_folder({}, "mnist", "", false).path;
@@ -198,7 +198,7 @@ TEST_CASE("an unnamed resumed run is the latest, or that of the checkpoint") {
   CHECK_NOTHROW(prepare_run_folder({}, "never-run", "auto", false));
 }
 
-TEST_CASE("only what was created for a run that could not start is removed") {
+TEST_CASE("if a run cannot start, only folders created for it are removed") {
   const TempFolder temp;
   const auto discard = [](const fs::path& folder) {
     RunFolder run = prepare(folder);
@@ -232,7 +232,7 @@ void append(const fs::path& path, const std::string& text) {
 
 TEST_CASE("a run folder is read") {
   const TempFolder folder;
-  write_pretended_run(folder, "runs/one");
+  write_fake_run(folder, "runs/one");
   const RunFiles run = read_run(folder.path() / "runs" / "one");
   CHECK(run.name == "runs/one");
   CHECK_FALSE(run.live);
@@ -252,7 +252,7 @@ TEST_CASE("a run folder is read") {
   CHECK(std::isnan(number_in(run.facts, "no such thing")));
 }
 
-TEST_CASE("a run with many classes is read, whose page has no pairs of classes") {
+TEST_CASE("a run with class_counts is read, and its page has no pairs of classes") {
   const TempFolder folder;
   folder.write("run/config.json", R"({"checkpoint": {"best_by": "loss"}})");
   const std::string epoch =
@@ -270,8 +270,8 @@ TEST_CASE("a run with many classes is read, whose page has no pairs of classes")
   CHECK_THAT(make_page({&run, 1}), ContainsSubstring("2 of 4 test images (50.00 %)"));
 }
 
-TEST_CASE("a line of metrics that is not finished is left out") {
-  const PretendedFolder folder;
+TEST_CASE("an incomplete last line of metrics is skipped") {
+  const FakeRunFolder folder;
   const fs::path& path = folder.run;
   append(path / "metrics.jsonl", R"({"event":"step","step":16,"loss":null})");
   CHECK(read_run(path).steps.size() == 15);
@@ -281,11 +281,11 @@ TEST_CASE("a line of metrics that is not finished is left out") {
   CHECK(std::isnan(run.steps.back().loss));
 }
 
-TEST_CASE("a run without a recorded end was interrupted, a folder without a run is a mistake") {
+TEST_CASE("a run without a recorded end was interrupted, and a folder without a run is an error") {
   const TempFolder folder;
   CHECK_ERROR(read_run(folder.path()), ExitCode::kConfig, "contains no run");
   const fs::path path = folder.path() / "run";
-  write_pretended_run(folder, "run", {.status = "stopped"});
+  write_fake_run(folder, "run", {.status = "stopped"});
   CHECK(read_run(path).status() == "stopped");
   folder.write("run/summary.json", R"({"status":"running"})");
   CHECK(read_run(path).status() == "interrupted");
@@ -316,7 +316,7 @@ TEST_CASE("invalid files are refused with file and line") {
       {"summary.json", "[]", "summary.json: is not a JSON object"},
       {"config.json", "{\"a\":\"\xff\"}", "config.json: is not a JSON object"},
   }));
-  const PretendedFolder folder;
+  const FakeRunFolder folder;
   folder.write("run/" + file, content);
   CHECK_ERROR(read_run(folder.path() / "run"), ExitCode::kData, message);
 }
@@ -333,11 +333,11 @@ TEST_CASE("incomplete records of older programs are read") {
   CHECK(run.config.is_null());
 }
 
-TEST_CASE("an image that is no PNG or JPEG data URI is omitted") {
+TEST_CASE("an image that is not a PNG or JPEG data URI is omitted") {
   const TempFolder folder;
   for (const char* picture : {"https://example.org/x.png", "data:image/png;base64,AA'onerror=",
                               "data:text/html;base64,AAAA", "data:image/svg+xml;base64,AAAA"}) {
-    write_pretended_run(folder, "run", {.picture = picture});
+    write_fake_run(folder, "run", {.picture = picture});
     CHECK(read_run(folder.path() / "run").mistakes[0].image.empty());
   }
 }

@@ -21,7 +21,7 @@ struct Records : TempFolder {
   std::unique_ptr<Sink> sink(std::int64_t keep_bytes = 0) const {
     return record_files(path(), accuracies, keep_bytes);
   }
-  /// Returns a sink of a run that has begun.
+  /// Returns the sink of a run that has begun.
   std::unique_ptr<Sink> begun(const std::vector<std::string>& class_names = {}) const {
     auto result = sink();
     RunStart start;
@@ -89,7 +89,7 @@ TEST_CASE("each record is a line with the documented keys") {
       "report": 0}})"));
 }
 
-TEST_CASE("the best checkpoint goes by the validation set, if there is one") {
+TEST_CASE("the best checkpoint is selected by the validation set, if there is one") {
   EpochRecord record;
   record.test_loss = 0.25;
   record.test_accuracy = 0.9;
@@ -118,7 +118,7 @@ TEST_CASE("a repeated evaluation is recorded only in an empty file") {
   CHECK(run.metrics().size() == 2);
 }
 
-TEST_CASE("a fresh run truncates an old file, and a short file is continued at its end") {
+TEST_CASE("a new run truncates an old file, and a resumed one continues a short file at its end") {
   const Records run;
   run.write("metrics.jsonl", "{\"event\":\"step\"}\n");
   {
@@ -141,7 +141,7 @@ TEST_CASE("an error names the path, and links are not followed") {
   CHECK(read_file(precious, 1 << 20, ExitCode::kData) == "precious");
 }
 
-TEST_CASE("a score that is NaN is null") {
+TEST_CASE("a NaN score is written as null") {
   const Records run;
   const double nan = std::numeric_limits<double>::quiet_NaN();
   run.begun()->epoch({.predictions = {{1007, "data:,", 0, 0, {{0, nan}, {1, 0.125}}}}});
@@ -160,8 +160,8 @@ std::vector<std::int64_t> ids_of(const std::vector<Mistake>& mistakes) {
   return ids;
 }
 
-TEST_CASE("the most confident mistakes of each kind are chosen, frequent kinds first") {
-  // Three times 4 is taken for 9, twice 1 for 7, once 5 for 3.
+TEST_CASE("the most confident mistakes of each kind are selected, frequent kinds first") {
+  // 4 is predicted as 9 three times, 1 as 7 twice, 5 as 3 once.
   const std::vector<Mistake> all{mistake(0, 9, 4, 0.6), mistake(1, 9, 4, 0.9),
                                  mistake(2, 7, 1, 0.5), mistake(3, 9, 4, 0.8),
                                  mistake(4, 7, 1, 0.5), mistake(5, 3, 5, 0.1)};
@@ -208,7 +208,7 @@ TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded on
   CHECK(run.lines("mistakes.jsonl").empty());
 }
 
-TEST_CASE("images of mistakes are limited to two megabytes, their lines are not") {
+TEST_CASE("images of mistakes are limited to two megabytes, but their lines are not") {
   const Records run;
   std::vector<Mistake> mistakes;
   for (std::int64_t id = 0; id < 240; ++id) mistakes.push_back(mistake(id, 1, 0, 0.5));
@@ -227,7 +227,7 @@ TEST_CASE("images of mistakes are limited to two megabytes, their lines are not"
         }) == (2'000'000 + bytes - 1) / bytes);
 }
 
-TEST_CASE("values that were never measured are null") {
+TEST_CASE("values that were never measured are written as null") {
   const Records run;
   Summary summary;
   summary.status = "failed";
@@ -241,7 +241,7 @@ TEST_CASE("values that were never measured are null") {
   CHECK(json.at("error").get<std::string>().starts_with("broken "));
 }
 
-TEST_CASE("a long list of accuracies is written now and then, and at the end") {
+TEST_CASE("a long list of accuracies is written occasionally, and at the end") {
   const Records run;
   const auto sink = run.sink();
   const auto add_epochs = [&](std::size_t epochs, std::size_t count) {

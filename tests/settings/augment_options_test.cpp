@@ -18,7 +18,7 @@ AugmentList read_list(const std::string& list) {
   return read(R"({"data":{"augment":)" + list + "}}").data.augment;
 }
 
-/// The list in an effective config.
+/// Returns an effective config with the list.
 std::string written(const AugmentList& list) {
   RunConfig config;
   config.data.augment = list;
@@ -123,7 +123,7 @@ TEST_CASE("an invalid entry is refused with its pointer") {
   CHECK(line.substr(line.find("/data/augment") + 13) == message);
 }
 
-TEST_CASE("entries of torchvision have its defaults, and are written as given") {
+TEST_CASE("torchvision's entries have its defaults, and are written as given") {
   const std::string text =
       R"([{"name":"random_resized_crop","size":9},"random_erasing","trivial_augment","vertical_flip",)"
       R"({"name":"color_jitter","brightness":0.4,"hue":[-0.1,0.2]},)"
@@ -151,13 +151,13 @@ TEST_CASE("entries of torchvision have its defaults, and are written as given") 
   CHECK(augmented_size(list, {4, 5}) == ImageSize{9, 9});
 }
 
-TEST_CASE("a fill of background is the colour, or its gray, and must fit the channels") {
+TEST_CASE("fill \"background\" is the colour or its gray, and lists must fit the channels") {
   const AugmentList list{RotateOptions{5, {0.0, true}}, RandomErasingOptions{}};
   const auto fill = [&](std::int64_t channels) {
     return std::get<RotateOptions>(list_for_images(list, channels, {255, 100, 0})[0]).fill;
   };
   CHECK(fill(3) == Fill{std::vector<double>{255, 100, 0}, false});
-  CHECK(fill(1) == Fill{135.0, false});  // as Pillow: 0.299 * 255 + 0.587 * 100
+  CHECK(fill(1) == Fill{135.0, false});  // like Pillow: 0.299 * 255 + 0.587 * 100
   const auto message = [](const AugmentList& wrong, std::int64_t channels) {
     return error_of([&] { (void)list_for_images(wrong, channels, {}); }).message;
   };
@@ -171,7 +171,7 @@ TEST_CASE("a fill of background is the colour, or its gray, and must fit the cha
       1);
 }
 
-TEST_CASE("all wrong entries are reported at once, and normalize is set only once") {
+TEST_CASE("all invalid entries are reported at once, and normalize may be set only once") {
   CHECK(lines_for(R"({"data":{"augment":["flip",{"name":"rotate"},{"name":"cutout","size":0}]}})")
             .size() == 3);
   const auto lines =
@@ -185,16 +185,16 @@ TEST_CASE("all wrong entries are reported at once, and normalize is set only onc
 }
 
 TEST_CASE("statistics per channel are written as given") {
-  const std::string figures = R"({"mean":[0.5,0.25,0.5],"std":2})";
+  const std::string statistics = R"({"mean":[0.5,0.25,0.5],"std":2})";
   const RunConfig config =
-      read(R"({"data":{"format":"cifar","train":"a","test":"b","normalize":)" + figures + "}}");
+      read(R"({"data":{"format":"cifar","train":"a","test":"b","normalize":)" + statistics + "}}");
   CHECK(config.data.normalize == NormalizeOptions{std::vector<double>{0.5, 0.25, 0.5}, 2.0});
   const std::string written = write_run_config(config, true);
-  CHECK(strict_json::Json::parse(written)["data"]["normalize"].dump() == figures);
+  CHECK(strict_json::Json::parse(written)["data"]["normalize"].dump() == statistics);
   CHECK(read(written).data.normalize == config.data.normalize);
 }
 
-TEST_CASE("a list of another length than the data's channels names its key") {
+TEST_CASE("the error about a list that does not match the channels names its key") {
   const auto data = [](const std::string& normalize) {
     return read(R"({"data":{"format":"idx","train":"a","test":"b",)" + normalize + "}}").data;
   };

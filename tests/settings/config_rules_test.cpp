@@ -1,4 +1,4 @@
-// Invalid values and combinations of keys.
+// Tests invalid values and combinations of keys.
 
 #include "support/catch.h"
 #include "support/config_text.h"
@@ -159,7 +159,7 @@ TEST_CASE("keys that contradict each other are refused") {
   CHECK(lines_for(text) == std::vector<std::string>{line});
 }
 
-TEST_CASE("devices are named one by one") {
+TEST_CASE("devices are checked one by one") {
   CHECK(lines_for(R"({"launch":{"devices":["cpu","cuda","cuda:0","cuda:999"]}})").empty());
   for (const char* device : {"", "CPU", "gpu", "cuda:", "cuda:01", "cuda:-1", "cuda:1000", "cuda:a",
                              "cuda:1 ", " cpu"}) {
@@ -168,7 +168,7 @@ TEST_CASE("devices are named one by one") {
   }
 }
 
-TEST_CASE("names that are close to others get a suggestion") {
+TEST_CASE("misspelled values get a suggestion") {
   using Case = std::pair<const char*, const char*>;
   const auto [text, hint] =
       GENERATE(values<Case>({{R"({"model":{"name":"resnet"}})", R"("resnet18"?)"},
@@ -178,7 +178,7 @@ TEST_CASE("names that are close to others get a suggestion") {
   CHECK_THAT(lines[0], EndsWith(std::string("; did you mean ") + hint));
 }
 
-/// Of each kind of limit; check/config_keys compares those of all keys with the documentation.
+/// Tests each kind of limit; check/config_keys compares all limits with the documentation.
 TEST_CASE("values out of range are refused, not clipped") {
   for (const char* pair :
        {R"("epochs":0)", R"("epochs":2147483648)", R"("learning_rate":-0.01)",
@@ -195,7 +195,7 @@ TEST_CASE("values out of range are refused, not clipped") {
     REQUIRE(lines.size() == 1);
     CHECK_THAT(lines[0], ContainsSubstring(": expected "));
   }
-  // A number of which a double keeps nothing is refused as well.
+  // A number that underflows to 0 is also refused.
   CHECK(lines_for(R"({"learning_rate":1e-999,"weight_decay":-0.00e5})") ==
         std::vector<std::string>{"f:1:18: /learning_rate: expected a number from 0 to 1e+38, found "
                                  "1e-999, which is too small for a 64-bit float"});

@@ -9,7 +9,7 @@ bool is_sha256(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-TEST_CASE("every row of the table of data sets is complete, with a unique name") {
+TEST_CASE("every row of the data set table is complete and has a unique name") {
   std::set<std::string> names;
   for (const NamedDataset& row : named_datasets()) {
     CAPTURE(row.name);
@@ -32,7 +32,7 @@ TEST_CASE("every row of the table of data sets is complete, with a unique name")
   }
 }
 
-TEST_CASE("every data set can be used in a config, with its normalisation") {
+TEST_CASE("every data set can be used in a config, and sets its normalisation") {
   for (const NamedDataset& row : named_datasets()) {
     CAPTURE(row.name);
     const RunConfig config = read(R"({"data":{"dataset":")" + row.name + R"("}})");

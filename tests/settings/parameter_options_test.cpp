@@ -10,7 +10,7 @@ using namespace testing;
 
 const std::vector<std::string> kNames{"conv1.weight", "bn1.weight", "bn1.bias", "fc.weight"};
 
-TEST_CASE("later entries win key by key") {
+TEST_CASE("later entries override earlier ones key by key") {
   const std::vector<ParameterOptions> entries{
       {{"*"}, 0.1, {}, true}, {{"bn1.*", "fc.*"}, {}, 0.0, {}}, {{"*.weight"}, 0.5, {}, false}};
   const std::vector<ParameterSettings> expected{
@@ -33,7 +33,7 @@ TEST_CASE("a network's own frozen parameters stay frozen unless an entry says ot
   CHECK_FALSE(settings[2].frozen);
 }
 
-TEST_CASE("all globs without a match are named, and a list that leaves nothing to train") {
+TEST_CASE("globs without a match and lists that freeze all parameters are refused") {
   const auto refused = [](const std::vector<ParameterOptions>& entries) {
     return error_of([&] { (void)parameter_settings(entries, kNames); });
   };

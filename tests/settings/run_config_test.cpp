@@ -19,7 +19,7 @@ Texts differences(const std::string& before, const std::string& now) {
   return config_differences(read(before), read(now));
 }
 
-TEST_CASE("steps are recorded ten times an epoch, but neither too rarely nor too often in a run") {
+TEST_CASE("steps are recorded ten times per epoch, within limits per run") {
   const auto interval = [](std::int64_t epochs, std::int64_t steps_per_epoch,
                            std::optional<std::int64_t> max_steps = {}) {
     TrainOptions options;
@@ -41,7 +41,7 @@ TEST_CASE("steps are recorded ten times an epoch, but neither too rarely nor too
 
 }  // namespace
 
-TEST_CASE("a plain file of hyperparameters is a config, an empty one the defaults") {
+TEST_CASE("a plain object of hyperparameters is a config, and an empty one means the defaults") {
   const std::string defaults = write_run_config(RunConfig{}, true);
   CHECK(write_run_config(read("{}"), true) == defaults);
   const std::string link = R"({"$schema":"./schema.json"})";  // ignored
@@ -53,7 +53,7 @@ TEST_CASE("a plain file of hyperparameters is a config, an empty one the default
   CHECK(config.train.log_interval == 10);
 }
 
-TEST_CASE("the effective config is read back as the same config") {
+TEST_CASE("the effective config survives a round trip") {
   const std::string text = GENERATE(values<std::string>(
       {"{}",
        R"({"epochs":3,"max_steps":7,"batch_size_per_process":64,"test_batch_size":9,
@@ -113,7 +113,7 @@ TEST_CASE("every key has a description and a default") {
   }
 }
 
-TEST_CASE("keys of other programs get a suggestion") {
+TEST_CASE("other programs' keys get a suggestion") {
   using Case = std::pair<const char*, const char*>;
   const auto [key, meant] =
       GENERATE(values<Case>({{"lr", "\"learning_rate\"?"},
@@ -128,7 +128,7 @@ TEST_CASE("keys of other programs get a suggestion") {
   CHECK_THAT(lines[0], ContainsSubstring(meant));
 }
 
-TEST_CASE("weights are a file or an object, and written as they were read") {
+TEST_CASE("weights are a file or an object, and are written in a normal form") {
   const auto text = [](const std::string& value) {
     return R"({"model":{"weights":)" + value + "}}";
   };
@@ -163,7 +163,7 @@ TEST_CASE("weights are a file or an object, and written as they were read") {
   }
 }
 
-TEST_CASE("class weights are a rule or an object, and written as they were read") {
+TEST_CASE("class weights are a rule or an object, and are written in a normal form") {
   const auto of = [](const std::string& value) {
     return read("{\"class_weights\":" + value + "}").train.class_weights;
   };
@@ -190,7 +190,7 @@ TEST_CASE("class weights are a rule or an object, and written as they were read"
   }
 }
 
-TEST_CASE("a data set has its normalisation unless the config gives one") {
+TEST_CASE("a data set determines the normalisation unless the config sets one") {
   const auto of = [](const char* data, std::int64_t channels = 1) {
     return effective_normalize(read(std::string(R"({"data":)") + data + "}").data, channels);
   };
@@ -200,7 +200,7 @@ TEST_CASE("a data set has its normalisation unless the config gives one") {
   CHECK(of(R"({"dataset":"cifar10"})", 3) ==
         NormalizeOptions{std::vector<double>{0.4914, 0.4822, 0.4465},
                          std::vector<double>{0.2470, 0.2435, 0.2616}});
-  // Gray is made of 0.299, 0.587 and 0.114 of red, green and blue.
+  // Gray is 0.299 red + 0.587 green + 0.114 blue.
   const NormalizeOptions gray = of(R"({"dataset":"cifar10","channels":1})");
   CHECK(std::get<double>(gray.mean) == Approx(0.48088));
   CHECK(std::get<double>(gray.std) == Approx(0.24661));
@@ -208,7 +208,7 @@ TEST_CASE("a data set has its normalisation unless the config gives one") {
   CHECK(of(R"({"normalize":{"mean":0.5}})") == NormalizeOptions{0.5, 1.0});
 }
 
-TEST_CASE("keys that change the computation of a step are named with both values") {
+TEST_CASE("differences list keys that affect the computation of a step, with both values") {
   CHECK(differences("{}", "{}").empty());
   CHECK(differences("{}", R"({"seed": 5})") == Texts{"seed was 1 and is 5"});
   CHECK(differences(R"({"optimizer": "adam", "learning_rate": 0.1})",
@@ -221,7 +221,7 @@ TEST_CASE("keys that change the computation of a step are named with both values
       differences("{}", R"({"data": {"augment": [{"name": "rotate", "degrees": 10}]}})");
   REQUIRE_FALSE(augmented.empty());
   CHECK(augmented.front().starts_with("data.augment"));
-  // Length, reports and launch of a run do not change a step.
+  // A run's length, reports and launch do not affect a step.
   CHECK(differences("{}", R"({"epochs": 3, "max_steps": 7, "log_interval": 1, "test_batch_size": 9,
                               "stop_at_accuracy": 0.9, "early_stopping": {"patience": 2},
                               "checkpoint": {"keep": 1}, "report": {"html": false},
@@ -230,7 +230,7 @@ TEST_CASE("keys that change the computation of a step are named with both values
             .empty());
 }
 
-TEST_CASE("only keys that determine the samples are named") {
+TEST_CASE("data differences list only keys that determine the samples") {
   const auto data = [](const std::string& before, const std::string& now) {
     return data_differences(read(before), read(now));
   };
@@ -247,14 +247,14 @@ TEST_CASE("only keys that determine the samples are named") {
         Texts{"data.holdout_seed was 0 and is 5"});
 }
 
-TEST_CASE("a named data set has its brightness, other data that of its normalisation") {
+TEST_CASE("brightness comes from the named data set, or else from the normalisation") {
   DataOptions options;
   CHECK(trained_brightness(options) == 0.1307);
-  options.normalize = NormalizeOptions{};  // as /255 alone is written
+  options.normalize = NormalizeOptions{};  // means only division by 255
   CHECK(trained_brightness(options) == 0.1307);
   options.dataset = "cifar10";
   CHECK(trained_brightness(options).value() == Catch::Approx(0.4734).margin(1e-4));
-  // Other data has that of its normalisation, unless that is the default.
+  // For other data it is the mean, unless that is the default.
   options = {};
   options.dataset.reset();
   options.format = DataFormat::kImageFolder;

@@ -57,7 +57,7 @@ TEST_CASE("every value and key has its position") {
   CHECK(to_json(list) == Json{1, -2, 3.5, "x", true, false, nullptr});
 }
 
-TEST_CASE("a document may start within a text") {
+TEST_CASE("a document may start in the middle of a text") {
   Problems problems;
   const auto node = parse_document(source_of("a.b=[7,8]"), problems, 4);
   REQUIRE(node);
@@ -83,7 +83,7 @@ TEST_CASE("objects of 100,000 keys are read, merged and searched quickly") {
   const Node merged = merge(parse(text), parse(text));
   CHECK(merged.members.size() == kKeys);
   CHECK(merged.find("k99999")->value == 99'999);
-  CHECK(monotonic_seconds() - begin_s < 30);  // sanitized on a busy machine, too
+  CHECK(monotonic_seconds() - begin_s < 30);  // generous: with sanitizers on a busy machine
 }
 
 TEST_CASE("problems are listed by text and position") {
@@ -125,7 +125,7 @@ TEST_CASE("relative paths in a pipe start at the working directory") {
   CHECK(source->base_folder == std::filesystem::current_path());
 }
 
-TEST_CASE("folders, missing files and texts above 1 MiB are refused by name") {
+TEST_CASE("folders, missing files and texts above 1 MiB are refused, and the error names them") {
   const TempFolder folder;
   const auto large = folder.write("large.json", "\n\n" + std::string(kMaxSourceBytes, ' '));
   const auto full = folder.write("full.json", std::string(kMaxSourceBytes, ' '));
@@ -155,16 +155,16 @@ TEST_CASE("positions are found in any order") {
   CHECK(locator.place(100) == "f:3:1");
 }
 
-// Valid and invalid JSON, in the manner of JSONTestSuite.
+// Valid and invalid JSON, like in JSONTestSuite.
 
-// The line for a malformed string whose error is in this column.
+// Returns the error about a malformed string, whose error is in this column.
 std::string bad_string(int column) {
   return "f:1:" + std::to_string(column) +
          ": /0: malformed string: expected UTF-8 without control characters, and only escapes such "
          "as \\n and \\u00e9";
 }
 
-TEST_CASE("strict JSON is read") {
+TEST_CASE("strict JSON is accepted") {
   const std::string text = GENERATE(values<std::string>({
       "{}",
       "null",
@@ -192,8 +192,7 @@ TEST_CASE("strict JSON is read") {
   CHECK(parsed.lines.empty());
 }
 
-TEST_CASE(
-    "syntax errors are reported with their line, their column in characters and their value") {
+TEST_CASE("syntax errors are reported with line, column in characters, and value") {
   using Case = std::pair<std::string, std::string>;
   const auto [text, line] = GENERATE(values<Case>({
       {"", "f:1:1: /: the document is empty; expected a JSON object"},
@@ -255,7 +254,7 @@ TEST_CASE("a malformed scalar is reported with its position, and the rest is rea
       {"[\"\\ud800\"]", bad_string(9)},
       {"[\"\\udc00\"]", bad_string(8)},
       {"[\"\xFF\"]", bad_string(3)},
-      {"[\"\xC0\x80\"]", bad_string(3)},      // overlong
+      {"[\"\xC0\x80\"]", bad_string(3)},      // overlong encoding
       {"[\"\xED\xA0\x80\"]", bad_string(4)},  // a surrogate
       {"[\"caf\xE9\"]", bad_string(7)},
       {"[\"ä\xF4\x90\x80\x80\"]", bad_string(5)},
@@ -266,7 +265,7 @@ TEST_CASE("a malformed scalar is reported with its position, and the rest is rea
   CHECK(parsed.lines == std::vector<std::string>{line});
 }
 
-TEST_CASE("all malformed scalars and other mistakes are reported") {
+TEST_CASE("all malformed scalars and other errors are reported") {
   CHECK(parse_syntax(R"({"a":NaN,"b":[cpu,1,{"c":-Infinity}],"a":1})").lines ==
         std::vector<std::string>{
             "f:1:6: /a: expected a value, found NaN (JSON has no such number)",
@@ -291,7 +290,7 @@ TEST_CASE("a malformed scalar with an uncertain end causes no false alarms") {
   }
 }
 
-TEST_CASE("64 levels are read, and one more is refused however many follow") {
+TEST_CASE("64 levels of nesting are accepted, and more are refused") {
   const auto nested = [](std::size_t depth) {
     return std::string(depth, '[') + std::string(depth, ']');
   };

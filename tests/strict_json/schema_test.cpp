@@ -89,7 +89,7 @@ TEST_CASE("a valid document fills the struct") {
   CHECK(outer.inner.sizes.empty());
 }
 
-TEST_CASE("null and auto mean none") {
+TEST_CASE("null and auto mean no value") {
   const auto [outer, lines] = read(R"({"limit":null,"workers":"auto"})");
   CHECK(lines.empty());
   CHECK_FALSE(outer.limit);
@@ -98,7 +98,7 @@ TEST_CASE("null and auto mean none") {
   CHECK(outer_schema().write(outer)["limit"].is_null());
 }
 
-TEST_CASE("a mistake in a value is one line") {
+TEST_CASE("an invalid value is reported in one line") {
   using Case = std::pair<const char*, const char*>;
   const auto [text, line] = GENERATE(values<Case>({
       {R"({"count":"ten"})",
@@ -136,7 +136,7 @@ TEST_CASE("a mistake in a value is one line") {
   CHECK(read(text).lines == std::vector<std::string>{line});
 }
 
-TEST_CASE("a file in the run folder has a relative name that stays in it") {
+TEST_CASE("a file in the run folder must have a relative path that stays inside") {
   for (const char* name : {"", "/a", "..", "../a", "a/../b", "./a", "a/", ".", "a\\u0000"}) {
     CAPTURE(name);
     CHECK(read(std::string(R"({"file":")") + name + "\"}").lines.size() == 1);
@@ -151,7 +151,7 @@ TEST_CASE("all problems are reported in one reading") {
   CHECK(read(R"({"count":0,"x":1,"inner":{"ratio":2,"y":0},"flag":0})").lines.size() == 5);
 }
 
-TEST_CASE("the written document is in the order of the table and read back as the same") {
+TEST_CASE("the written document is in table order and survives a round trip") {
   const Outer outer = read(R"({"limit":4,"inner":{"ratio":0.1}})").outer;
   const Json written = outer_schema().write(outer);
   CHECK(written.dump() ==
@@ -224,7 +224,7 @@ TEST_CASE("unknown keywords in a condition are refused") {
   CHECK_THROWS_AS(meets(R"({"a":1})", holds("a", {{"maximum", 1}})), std::logic_error);
 }
 
-TEST_CASE("a rule names its key, or the innermost group that exists") {
+TEST_CASE("the error about a rule names its key, or the innermost group that exists") {
   Schema<Outer> schema = outer_schema();
   schema.forbid("inner/ratio", {given("limit")}, "conflicts with limit");
   const auto line_for = [&](const std::string& text) {
@@ -278,7 +278,7 @@ TEST_CASE("an unknown key gets a suggestion") {
   CHECK(explain_unknown_key(row.key, row.group, keys) == row.message);
 }
 
-TEST_CASE("a very long key is neither compared nor shown in full") {
+TEST_CASE("a very long key is not compared with others and is shown truncated") {
   const std::string message = explain_unknown_key(std::string(100000, 'e'), "", {{"", "e"}});
   CHECK(message == "unknown key \"" + std::string(40, 'e') + "…\"; valid here: e");
 }

@@ -10,9 +10,9 @@
 
 namespace mnist_train::testing {
 
-/// What a run of `epochs` epochs with `steps` records each would leave behind, as far as a page is
-/// made from it.
-struct PretendedRun {
+/// The content of a run folder, as far as a page uses it: `epochs` epochs with `steps` records
+/// each.
+struct FakeRun {
   int epochs = 3;
   int steps = 5;
   int predictions = 12;
@@ -20,7 +20,7 @@ struct PretendedRun {
   std::string status = "finished";  // empty: no summary
 };
 
-inline std::string pretended_metrics(const PretendedRun& run) {
+inline std::string fake_metrics(const FakeRun& run) {
   std::string text;
   int step = 0;
   for (int epoch = 1; epoch <= run.epochs; ++epoch) {
@@ -44,7 +44,7 @@ inline std::string pretended_metrics(const PretendedRun& run) {
 }
 
 /// Every fourth prediction is wrong; the most confident ones come first.
-inline std::string pretended_mistakes(const PretendedRun& run) {
+inline std::string fake_mistakes(const FakeRun& run) {
   std::string text;
   for (int i = run.predictions - 1; i >= 0; --i) {
     if (i % 4 != 1) continue;
@@ -55,11 +55,11 @@ inline std::string pretended_mistakes(const PretendedRun& run) {
   return text;
 }
 
-inline void write_pretended_run(const TempFolder& folder, const std::string& name,
-                                const PretendedRun& run = {}) {
+inline void write_fake_run(const TempFolder& folder, const std::string& name,
+                           const FakeRun& run = {}) {
   folder.write(name + "/config.json", settings::write_run_config({}, /*with_output=*/false));
-  folder.write(name + "/metrics.jsonl", pretended_metrics(run));
-  folder.write(name + "/mistakes.jsonl", pretended_mistakes(run));
+  folder.write(name + "/metrics.jsonl", fake_metrics(run));
+  folder.write(name + "/mistakes.jsonl", fake_mistakes(run));
   folder.write(
       name + "/lineage.jsonl",
       R"({"time":1.8e9,"host":"here","resumed_from":null,"step":0,"world_size":2,"device":"cpu","precision":"fp32",)"
@@ -73,11 +73,9 @@ inline void write_pretended_run(const TempFolder& folder, const std::string& nam
                   run.status, run.epochs * run.steps));
 }
 
-/// A folder with such a run in its subfolder "run".
-struct PretendedFolder : TempFolder {
-  explicit PretendedFolder(const PretendedRun& pretended = {}) {
-    write_pretended_run(*this, "run", pretended);
-  }
+/// A folder with a fake run in its subfolder "run".
+struct FakeRunFolder : TempFolder {
+  explicit FakeRunFolder(const FakeRun& content = {}) { write_fake_run(*this, "run", content); }
 
   std::filesystem::path run = path() / "run";
 };
