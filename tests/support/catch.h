@@ -1,8 +1,8 @@
 #pragma once
 
-// Catch2, version 2 or 3, whichever is installed, and the headers of the standard library that
-// most tests need. LibTorch defines CHECK too: tests that use it include it first, and Catch2's
-// meaning wins here.
+// Includes the installed Catch2, version 2 or 3, and standard headers that most tests need.
+// LibTorch also defines CHECK: tests that use LibTorch include it first, and Catch2's definition
+// wins here.
 
 #include <algorithm>
 #include <array>
@@ -35,7 +35,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <catch2/matchers/catch_matchers_vector.hpp>
 
-using Catch::Approx;  // as version 2 has it
+using Catch::Approx;  // a global name in version 2
 
 namespace mnist_train::testing {
 using Catch::Approx;
@@ -47,7 +47,7 @@ namespace mnist_train::testing {
 using Approx = Catch::Detail::Approx;
 }  // namespace mnist_train::testing
 
-// Version 3's names of what version 2 has.
+// Version 3's names for version 2.
 namespace Catch {
 
 using Detail::Approx;

@@ -1,3 +1,3 @@
-// The main function of Catch2 2, which version 3 brings as a library.
+// The main function for Catch2 version 2; version 3 has it in a library.
 #define CATCH_CONFIG_MAIN
 #include <catch2/catch.hpp>

@@ -12,8 +12,8 @@
 
 namespace mnist_train::testing {
 
-/// Flips one bit of a file in place. Writing the file anew would cost a thousand such tests
-/// minutes: file systems take care of files that are emptied and written again.
+/// Flips one bit of a file in place. Rewriting the file would take minutes for thousands of bits,
+/// because file systems flush files that are truncated and rewritten.
 inline void flip_bit(const std::filesystem::path& path, std::size_t byte, unsigned bit) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(byte));
@@ -25,7 +25,7 @@ inline void flip_bit(const std::filesystem::path& path, std::size_t byte, unsign
 
 inline const std::vector<unsigned> kAllBits{0, 1, 2, 3, 4, 5, 6, 7};
 
-/// Calls `check` for each of these bits of the first `bytes` bytes, with the file in which it alone
+/// For each of these bits of the first `bytes` bytes, calls `check` while only this bit of the file
 /// is flipped.
 template <class Check>
 void for_each_flipped_bit(const std::filesystem::path& path, const std::vector<unsigned>& bits,

@@ -7,7 +7,7 @@
 
 namespace mnist_train::testing {
 
-/// What an action threw; `message` is empty when it threw nothing.
+/// The error that an action threw; `message` is empty if it threw nothing.
 struct Failure {
   ExitCode code = ExitCode::kDone;
   std::string message;
@@ -18,7 +18,7 @@ struct Failure {
   }
 };
 
-/// Runs an action that should throw an Error; other exceptions pass.
+/// Runs an action and returns the Error that it throws; other exceptions propagate.
 template <typename Action>
 Failure error_of(const Action& action) {
   try {

@@ -9,8 +9,8 @@
 
 namespace mnist_train::testing {
 
-/// Returns whether a case that needs a GPU can run; if not, it says so, which counts as skipped.
-/// Where the driver shows a GPU and this build has the CUDA module, failing to use them is a
+/// Returns whether a case that needs a GPU can run; if not, prints that, which counts as skipped.
+/// If the driver shows a GPU and this build has the CUDA module, not being able to use them is a
 /// failure, not a reason to skip.
 inline bool have_gpu() {
   if (launch::visible_gpus() == 0) {

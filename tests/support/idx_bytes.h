@@ -8,13 +8,13 @@
 
 namespace mnist_train::testing {
 
-/// The header of an IDX file of unsigned bytes.
+/// Returns the header of an IDX file of unsigned bytes.
 std::string idx_header(const std::vector<std::uint32_t>& shape);
 
-/// `count` bytes that look like nothing in particular; another `salt` gives others.
+/// Returns `count` pseudorandom bytes, which depend on `salt`.
 std::string noise(std::size_t count, std::uint64_t salt = 0);
 
-/// One gzip member.
+/// Returns one gzip member.
 std::string gzip(std::string_view text);
 
 /// Four IDX files of random images and labels below `classes`.
@@ -26,7 +26,7 @@ struct SmallDataset {
   std::uint32_t classes = 10;
   bool compressed = false;
 
-  /// Writes them into a folder under their usual names.
+  /// Writes the files into a folder under their usual names.
   void write(const std::filesystem::path& folder) const;
 };
 

@@ -10,7 +10,7 @@
 
 namespace mnist_train::data {
 
-/// Returns options that name the format and the places of the training and, if any, test set.
+/// Returns options with a format and the locations of the training and, if given, the test set.
 inline settings::DataOptions data_at(settings::DataFormat format,
                                      const std::filesystem::path& train,
                                      const std::filesystem::path& test = {}) {
@@ -22,13 +22,13 @@ inline settings::DataOptions data_at(settings::DataFormat format,
   return options;
 }
 
-/// Reads a data set into memory, or opens it to be decoded as it is used.
+/// Reads a data set into memory, or opens it for streaming if the options say so.
 inline Dataset open_dataset(const settings::DataOptions& options, Splits splits = Splits::kBoth) {
   DatasetReader reader(options, splits);
   return options.decode == settings::Decode::kOnce ? reader.read() : reader.stream();
 }
 
-/// Opens a folder of pictures; a bad one is an error.
+/// Opens a folder of pictures; a bad picture is an error.
 inline std::shared_ptr<ImageSource> open_pictures(const std::filesystem::path& folder) {
   BadSamples bad(/*skip=*/false);
   return open_image_folder(folder, bad);

@@ -6,10 +6,10 @@
 
 namespace mnist_train::testing {
 
-/// Restarts `peak_memory` from the current resident memory.
+/// Resets `peak_memory` to the current resident memory.
 inline void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << 5; }
 
-/// The most memory of this process that was resident at a time since then, in bytes.
+/// Returns the peak resident memory of this process since the reset, in bytes.
 inline std::size_t peak_memory() {
   std::ifstream status("/proc/self/status");
   std::string word;

@@ -4,7 +4,7 @@
 
 namespace mnist_train::testing {
 
-/// Whether all is the same, but for requests to stop, which are of their moment.
+/// Returns whether both are equal, except for stop requests, which are transient.
 inline bool same_progress(const train::Progress& a, const train::Progress& b) {
   return a.epoch == b.epoch && a.samples_into_epoch == b.samples_into_epoch && a.step == b.step &&
          a.samples_seen == b.samples_seen && a.epoch_sums.loss == b.epoch_sums.loss &&

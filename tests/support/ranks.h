@@ -34,10 +34,10 @@ inline comm::RendezvousOptions rendezvous_of(int rank, int world_size, int port,
 }
 
 /// Runs `run` for every rank, each on its own thread, and throws the error of the first failed
-/// rank; one that failed by itself goes before its victims. Put assertions after the call: they do
+/// rank; a rank's own failure precedes those of its victims. Put assertions after the call: they do
 /// not support threads.
 inline void on_ranks(int world_size, const std::function<void(int rank)>& run) {
-  // c10d's recorder of collectives is one a process, and not made for several ranks in it.
+  // c10d has one flight recorder per process, which does not support several ranks.
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
@@ -64,13 +64,13 @@ inline void on_ranks(int world_size, const std::function<void(int rank)>& run) {
   if (victim) std::rethrow_exception(victim);
 }
 
-/// The same, with ranks that are connected over Gloo. One rank is alone.
+/// The same, with ranks connected over Gloo; a single rank has no process group.
 inline void on_connected_ranks(int world_size,
                                const std::function<void(comm::Communicator& communicator)>& run,
                                double timeout_s = 30) {
   launch::ListenSocket listener = launch::listen_on_loopback();
   const int listen_fd = listener.fd.release();  // the store closes it
-  // They live until all ranks are through: rank 0 serves the store.
+  // They live until all ranks are done, because rank 0 serves the store.
   std::vector<std::unique_ptr<comm::Communicator>> communicators(
       static_cast<std::size_t>(world_size));
   on_ranks(world_size, [&](int rank) {

@@ -8,7 +8,7 @@
 
 namespace mnist_train::testing {
 
-/// Sets up logging and puts the logger that was there back in the end.
+/// Sets up logging, and finally restores the previous logger.
 class ScopedLogging {
  public:
   explicit ScopedLogging(const LogSetup& setup) : before_(spdlog::default_logger()) {
@@ -22,7 +22,7 @@ class ScopedLogging {
   std::shared_ptr<spdlog::logger> before_;
 };
 
-/// Other tests check warnings; here they would only fill the screen.
+/// Suppresses log output, which other tests check.
 class SilentLog : public ScopedLogging {
  public:
   SilentLog() : ScopedLogging(no_console()) {}

@@ -19,7 +19,7 @@ struct SmallImages {
   std::uint64_t salt = 1;
 };
 
-/// Images of noise in memory, with labels that look like nothing in particular.
+/// Returns in-memory images of noise, with pseudorandom labels.
 inline data::ImageSet small_images(const SmallImages& wanted = {}) {
   struct Memory {
     std::string images;

@@ -11,7 +11,7 @@
 
 namespace mnist_train::testing {
 
-/// A fresh folder that goes with the object.
+/// A new folder, which the destructor removes.
 class TempFolder {
  public:
   TempFolder() {
@@ -28,7 +28,7 @@ class TempFolder {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Writes a file, and the folders on the way to it.
+  /// Writes a file, and creates its parent folders.
   std::filesystem::path write(const std::filesystem::path& name, std::string_view content) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
@@ -42,7 +42,7 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-/// What a folder holds, sorted.
+/// Returns the names in a folder, sorted.
 inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -14,8 +14,8 @@
 
 namespace mnist_train::testing {
 
-/// A model of few weights for images 1x16x16, with every kind of tensor that a state_dict has:
-/// convolution, vector, matrix, and with batch norm buffers, one of them an integer.
+/// A model with few weights for images [1,16,16], with every kind of tensor in a state_dict:
+/// convolution, vector, matrix and, with batch norm, buffers, one of them an integer.
 class TinyModel : public models::Model {
  public:
   explicit TinyModel(bool with_batch_norm)
@@ -44,7 +44,7 @@ inline std::shared_ptr<TinyModel> tiny_model(std::int64_t seed, bool with_batch_
   return std::make_shared<TinyModel>(with_batch_norm);
 }
 
-/// A built-in network.
+/// Returns a built-in network.
 inline std::shared_ptr<models::Model> built_in_model(settings::ModelName name, std::int64_t seed,
                                                      const network::ImageShape& images = {}) {
   settings::ModelOptions options;

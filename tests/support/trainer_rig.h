@@ -37,7 +37,7 @@ inline const train::StepSums& synced_sums(train::Trainer& trainer) {
   return trainer.progress().epoch_sums;
 }
 
-/// A trainer with all that it trains on. With `ema` a model needs an `average_model` of its kind.
+/// A trainer with its images. With `ema`, a given `model` requires an equal `average_model`.
 class TrainerRig {
  public:
   explicit TrainerRig(const settings::TrainOptions& options,
@@ -66,7 +66,7 @@ class TrainerRig {
   TrainerRig(const TrainerRig&) = delete;  // the trainer refers to the images
   TrainerRig& operator=(const TrainerRig&) = delete;
 
-  /// Trains as a run does, with a made-up evaluation, until `step` or the end of the run.
+  /// Trains like a run, with invented evaluation results, until `step` or the end of the run.
   void run_to(std::int64_t step) {
     while (!trainer.run_done()) {
       trainer.begin_epoch();
@@ -112,12 +112,12 @@ class TrainerRig {
   }
 };
 
-/// Returns the first state tensor of the optimizer, with SGD the momentum.
+/// Returns the first state tensor of the optimizer, which is the momentum for SGD.
 inline at::Tensor momentum(const TrainerRig& rig) {
   return rig.trainer.optimizer().state().at(0).flat;
 }
 
-/// Returns if weights, momentum and buffers are the same, to the bit.
+/// Returns whether weights, momentum and buffers are bit-identical.
 inline bool same_tensors(const TrainerRig& a, const TrainerRig& b) {
   return a.weights().equal(b.weights()) && momentum(a).equal(momentum(b)) &&
          std::ranges::equal(

@@ -15,10 +15,10 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-/// What a capture knows of one of its streams.
+/// The state of one stream in a capture.
 struct Member {
-  std::uint64_t nodes = 0;   // that this stream captured
-  NodesBefore nodes_before;  // what its next node comes after
+  std::uint64_t nodes = 0;   // captured by this stream
+  NodesBefore nodes_before;  // predecessors of its next node
 };
 
 using Members = std::unordered_map<const Stream*, Member>;
@@ -28,7 +28,7 @@ using Members = std::unordered_map<const Stream*, Member>;
 struct Capture {
   unsigned long long id = 0;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  std::thread::id thread;  // that began it
+  std::thread::id thread;  // began the capture
   const Stream* origin = nullptr;
   bool invalid = false;
   GraphHandle graph;
@@ -39,7 +39,7 @@ namespace {
 
 using CapturePointer = std::shared_ptr<Capture>;
 
-/// The captures that are under way.
+/// All active captures.
 struct Captures {
   std::vector<CapturePointer> all;
   std::unordered_map<const Stream*, CapturePointer> of_stream;
@@ -51,7 +51,7 @@ struct Captures {
   }
 };
 
-/// The captures of this process, which no other thread uses meanwhile.
+/// Exclusive access to the captures of this process.
 class LockedCaptures {
  public:
   Captures* operator->() const { return &captures(); }
@@ -84,7 +84,7 @@ bool forbids_unsafe_calls(const Capture& capture) {
          capture.mode == cudaStreamCaptureModeGlobal;
 }
 
-/// Returns whether everything that the other streams captured comes before the end of the origin.
+/// Returns whether all work of other streams in the capture is joined to the origin stream.
 bool is_joined(const Capture& capture) {
   const NodesBefore& joined = capture.members.at(capture.origin).nodes_before;
   return std::all_of(capture.members.begin(), capture.members.end(), [&](const auto& entry) {

@@ -12,12 +12,12 @@
 
 #include "support/fake_gpu/stream.h"
 
-/// The rules of capturing streams, as in section "Stream Capture" of the CUDA C++ Programming
-/// Guide. A call that breaks one of them fails with CUDA's error, is named on stderr, and makes the
-/// capture invalid.
+/// The rules of stream capture, as in section "Stream Capture" of the CUDA C++ Programming Guide. A
+/// call that breaks a rule fails with CUDA's error, prints a message to stderr, and invalidates the
+/// capture.
 namespace mnist_train::fake_gpu {
 
-/// Kinds of nodes of a graph. The last one is for functions of the host and for nested graphs.
+/// Kinds of graph nodes. The last one is for host functions and nested graphs.
 enum class NodeKind { kKernel, kCopy, kFill, kOther };
 
 inline constexpr std::size_t kNodeKinds = 4;
@@ -29,7 +29,7 @@ struct Node {
   Operation operation;
 };
 
-/// A captured graph: its nodes, in the order in which the program gave them.
+/// A captured graph: its nodes in the order of the program's calls.
 class Graph {
  public:
   void add(Node node) {
@@ -37,7 +37,7 @@ class Graph {
     ++nodes_;
     if (node.operation) operations_.push_back(std::move(node.operation));
   }
-  /// Runs all nodes in turn, also those that a GPU would run at the same time.
+  /// Runs all nodes sequentially, even those that a GPU would run concurrently.
   void run() const {
     for (const Operation& operation : operations_) operation();
   }
@@ -48,10 +48,10 @@ class Graph {
  private:
   std::array<std::size_t, kNodeKinds> counts_{};
   std::size_t nodes_ = 0;
-  std::vector<Operation> operations_;  // those that are not empty
+  std::vector<Operation> operations_;  // non-empty ones
 };
 
-/// What a cudaGraph_t or a cudaGraphExec_t of the program points at.
+/// The target of a cudaGraph_t or cudaGraphExec_t.
 struct GraphHandle {
   std::shared_ptr<Graph> graph;
 };
@@ -62,54 +62,52 @@ cudaError_t launch_graph(const std::shared_ptr<Graph>& graph, cudaStream_t strea
 
 struct Capture;
 
-/// How many of each stream's nodes come before a point of a capture.
+/// Number of each stream's nodes that precede a point of a capture.
 using NodesBefore = std::map<const Stream*, std::uint64_t>;
 
-/// A point of a capture, which an event that is recorded in a capturing stream marks.
+/// A point of a capture, marked by an event recorded in a capturing stream.
 struct CapturePoint {
   std::shared_ptr<Capture> capture;
   NodesBefore nodes_before;
 };
 
-/// What cudaStreamGetCaptureInfo tells of a stream.
+/// The result of cudaStreamGetCaptureInfo.
 struct CaptureInfo {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
   GraphHandle* graph = nullptr;  // lives as long as the capture
 };
 
-/// Starts to capture the stream's work.
+/// Starts capturing the stream's work.
 cudaError_t begin_capture(Stream& stream, cudaStreamCaptureMode mode);
-/// Ends what `begin_capture` started, and sets `graph` to the captured graph if it is valid: if no
-/// rule was broken, and the work of all other streams that joined the capture is joined to this
-/// one.
+/// Ends a capture, and sets `graph` to the captured graph if it is valid: if no rule was broken,
+/// and the work of all other streams that joined the capture is joined to this one.
 cudaError_t end_capture(Stream& stream, std::shared_ptr<Graph>& graph);
 
 bool is_capturing(const Stream& stream);
-/// Sets `info`. It fails if even asking is forbidden: for the legacy stream, while a blocking
+/// Sets `info`. Fails if even the query is forbidden: for the legacy stream, while a blocking
 /// stream of its device captures.
 cudaError_t get_capture_info(const Stream& stream, CaptureInfo& info);
 
-/// Exchanges the calling thread's mode, which decides whose captures forbid it unsafe calls.
+/// Exchanges the calling thread's mode, which determines whose captures forbid unsafe calls.
 void exchange_capture_mode(cudaStreamCaptureMode& mode);
 
-/// Gives the stream work: it runs, or becomes a node of the graph that the stream captures.
+/// Submits work to the stream: it runs, or becomes a node of the graph that the stream captures.
 cudaError_t submit(Stream& stream, Node node);
 
-/// Returns the error of a call that may not be made of a stream that captures, such as waiting for
-/// it.
+/// Returns the error of a call that is forbidden for a capturing stream, such as waiting for it.
 cudaError_t check_not_capturing(const Stream& stream, const char* call);
-/// Returns the error of a call that no stream of the device may be captured during.
+/// Returns the error of a call that is forbidden while any stream of the device captures.
 cudaError_t check_device_not_capturing(int device, const char* call);
 /// Returns the error of a call that uses the legacy stream while a blocking stream of its device
-/// captures: the former would have to wait for the latter.
+/// captures, for which the legacy stream would have to wait.
 cudaError_t check_legacy_stream(const Stream& stream, const char* call);
 
-/// Sets `point` to the current point of the stream's capture; its capture is null if there is none.
+/// Sets `point` to the current point of the stream's capture; `capture` is null if there is none.
 cudaError_t get_capture_point(const Stream& stream, CapturePoint& point);
-/// Makes the stream wait for a point of a capture, which it becomes part of.
+/// Makes the stream wait for a point of a capture, and thus join the capture.
 cudaError_t join_capture(Stream& stream, const CapturePoint& point);
-/// Returns the error of looking at an event that marks a point of a capture.
+/// Returns the error of querying an event that marks a point of a capture.
 cudaError_t refuse_captured_event(const CapturePoint& point, const char* call);
 /// Returns the error of a capturing stream that waits for an event from outside its capture.
 cudaError_t check_no_outside_event(const Stream& stream);

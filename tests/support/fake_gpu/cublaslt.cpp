@@ -1,5 +1,5 @@
-/// cuBLASLt: there is one algorithm, and every product is 0. Descriptors are empty (stubs), but for
-/// the layout of a matrix.
+/// cuBLASLt: there is one algorithm, and every product is 0. Descriptors are empty (stubs), except
+/// for matrix layouts.
 #include <cublasLt.h>
 
 #include <cstdint>

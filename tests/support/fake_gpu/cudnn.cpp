@@ -1,6 +1,6 @@
-/// cuDNN: the backend's descriptors remember their attributes, there is one engine for everything,
-/// and its executions are kernels that do nothing. Descriptors of the older API, which LibTorch's
-/// batch norm still uses, are empty (stubs).
+/// cuDNN: backend descriptors store their attributes, there is one engine for everything, and its
+/// executions are no-op kernels. Descriptors of the older API, which LibTorch's batch norm still
+/// uses, are empty (stubs).
 #include <cudnn.h>
 #include <cudnn_backend.h>
 
@@ -30,7 +30,7 @@ struct Attribute {
   std::vector<char> bytes;
 };
 
-/// A descriptor of the backend, which the program knows by a void*.
+/// A backend descriptor; the program has a void* to it.
 using Descriptor = std::unordered_map<int, Attribute>;
 
 std::size_t bytes_of(cudnnBackendAttributeType_t type) {
@@ -57,7 +57,7 @@ bool answer_for_engine(cudnnBackendAttributeName_t name, std::int64_t& count, vo
     case CUDNN_ATTR_ENGINEHEUR_RESULTS:
     case CUDNN_ATTR_ENGINECFG_ENGINE:
     case CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG:
-      return true;  // the program made what it reads
+      return true;  // the program created the results itself
     case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
       break;
     case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
@@ -91,7 +91,7 @@ void cudnnGetLastErrorString(char* text, std::size_t size) {
   std::snprintf(text, size, "%s", cudnnGetErrorString(CUDNN_STATUS_SUCCESS));
 }
 
-/// Is refused during a capture, because the real one allocates memory.
+/// Fails during a capture, because the real one allocates memory.
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   if (check_unsafe_call("cudnnCreate") != cudaSuccess) return CUDNN_STATUS_NOT_INITIALIZED;
   *handle = reinterpret_cast<cudnnHandle_t>(new Handle);

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <functional>
 
-/// What libfake_gpu.so offers to the libraries that stand in for CUDA's. Those of the runtime
-/// (runtime*.cpp) use the other headers, too.
+/// The interface of libfake_gpu.so for the mocks of CUDA's libraries. The runtime (runtime*.cpp)
+/// also uses the other headers.
 namespace mnist_train::fake_gpu {
 
-/// Work of a stream, which runs on the stream's thread. It may run more than once, in a graph.
+/// Work of a stream, which runs on the stream's thread; in a graph, possibly several times.
 using Operation = std::function<void()>;
 
 inline constexpr const char* kDeviceName = "Fake H100";
@@ -17,44 +17,44 @@ inline constexpr int kComputeMajor = 9;
 inline constexpr int kComputeMinor = 0;
 inline constexpr int kMaxThreadsPerBlock = 1024;
 
-/// Returns an attribute of every device, by the number that it has in the runtime and in the
-/// driver; 0 for features that this device does not have.
+/// Returns an attribute of every device by its number in the runtime and the driver; 0 for features
+/// that the devices do not have.
 int device_attribute(int attribute);
 
-/// Returns the number of blocks of `block_size` threads that a multiprocessor can run at once.
+/// Returns the number of blocks of `block_size` threads that a multiprocessor can run concurrently.
 int resident_blocks(int block_size);
 
 /// Returns the number of devices that this process sees.
 int device_count();
 
-/// Returns the calling thread's device, which is 0 at first.
+/// Returns the calling thread's device, initially 0.
 int current_device();
 
-/// Makes `device` the calling thread's, which must be less than `device_count()`.
+/// Sets the calling thread's device, which must be less than `device_count()`.
 void set_current_device(int device);
 
-/// Notes that the runtime has made the device's context the calling thread's, as it does when it
-/// needs one. The driver does not, and refuses a thread without.
+/// Records that the runtime has bound the device's context to the calling thread, which it does
+/// when needed. The driver does not, and refuses threads without a context.
 void bind_context();
 bool has_context();
 
-/// Returns the device whose memory the address lies in; -1 for memory of the host.
+/// Returns the device whose memory contains the address; -1 for host memory.
 int device_of(const void* address);
 
-/// Returns where the mock itself can read and write that memory: the program's own address for
-/// memory of the host.
+/// Returns the address at which the mock itself can access this memory; host memory has the same
+/// address.
 void* host_address(const void* address);
 
-/// Returns the memory of every device, in bytes.
+/// Returns the memory size of each device, in bytes.
 std::size_t device_memory_bytes();
 
-/// Returns the error of a call that may not be made while a stream captures, and cudaSuccess if
-/// no capture forbids it.
+/// Returns the error of a call that is unsafe while a stream captures, or cudaSuccess if no capture
+/// forbids it.
 cudaError_t check_unsafe_call(const char* call);
 
-/// Launches a kernel of a library, which `name` stands for in reports: it runs on the stream, or
-/// becomes a node of the graph that the stream captures. An empty operation is a kernel that does
-/// nothing. `name` must be a literal.
+/// Launches a library's kernel: it runs on the stream, or becomes a node of the graph that the
+/// stream captures. An empty operation is a no-op kernel. Reports contain `name`, which must be a
+/// literal.
 cudaError_t launch_library_kernel(cudaStream_t stream, const char* name, Operation operation = {});
 
 }  // namespace mnist_train::fake_gpu

@@ -29,7 +29,7 @@ std::byte* map(int file, std::size_t bytes, int protection) {
   std::abort();
 }
 
-/// The memory of every device that was used; null for the others.
+/// The memory of every device used so far; null for the others.
 std::array<std::atomic<DeviceMemory*>, kMaxDevices>& all_memory() {
   static auto& memory = *new std::array<std::atomic<DeviceMemory*>, kMaxDevices>();
   return memory;
@@ -80,7 +80,7 @@ bool DeviceMemory::release(void* address) {
   auto [offset, size] = *block;
   blocks_.erase(block);
   allocated_ -= size;
-  // Free neighbours become one block.
+  // Merges adjacent free blocks.
   auto next = free_.lower_bound(offset);
   if (next != free_.end() && next->first == offset + size) {
     size += next->second;
@@ -141,7 +141,7 @@ constexpr std::size_t kPage_bytes = 4096;
 
 struct PinnedBlocks {
   std::mutex mutex;
-  std::map<const std::byte*, std::size_t> bytes;  // by where a block begins
+  std::map<const std::byte*, std::size_t> bytes;  // by start of the block
 };
 
 PinnedBlocks& pinned_blocks() {
@@ -184,7 +184,7 @@ namespace {
 thread_local int device_of_thread = 0;
 thread_local bool thread_has_context = false;
 
-/// An H100's attributes that LibTorch asks for.
+/// The attributes of an H100 that LibTorch queries.
 constexpr std::array kAttributes{std::pair{cudaDevAttrComputeCapabilityMajor, kComputeMajor},
                                  std::pair{cudaDevAttrComputeCapabilityMinor, kComputeMinor},
                                  std::pair{cudaDevAttrMultiProcessorCount, 132},

@@ -7,19 +7,19 @@
 
 namespace mnist_train::fake_gpu {
 
-/// The memory of one device. Its pages are mapped twice: where the program sees them, any access by
-/// the host is a segmentation fault, as on a GPU; through the other mapping the mock reads and
-/// writes them. A page takes memory of the host from its first use on.
+/// The memory of one device. Its pages are mapped twice: at the program's addresses, any access by
+/// the host is a segmentation fault, like with a GPU; the mock accesses the other mapping. A page
+/// takes host memory from its first use on.
 class DeviceMemory {
  public:
-  /// `limit` of the `size` bytes can be allocated.
+  /// The program can allocate `limit` of the `size` bytes.
   DeviceMemory(std::size_t size, std::size_t limit);
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   /// Returns a block of at least `bytes` bytes; null if no free block is large enough.
   void* allocate(std::size_t bytes);
-  /// Takes a block back; returns whether `address` is the beginning of one.
+  /// Frees a block; returns whether `address` is the beginning of one.
   bool release(void* address);
 
   std::size_t limit() const { return limit_; }
@@ -29,13 +29,13 @@ class DeviceMemory {
   }
 
   bool contains(const void* address) const { return offset_of(address) < size_; }
-  /// Returns whether these bytes lie in one block.
+  /// Returns whether these bytes are in one block.
   bool is_allocated(const void* address, std::size_t bytes) const;
-  /// Returns where the mock can reach an address that `contains` is true for.
+  /// Returns the address at which the mock can access an address in this memory.
   void* host_address(const void* address) const { return host_ + offset_of(address); }
 
  private:
-  /// Larger than the memory for addresses before it.
+  /// For addresses before the memory, the result is larger than its size.
   std::size_t offset_of(const void* address) const {
     return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(device_);
   }
@@ -50,19 +50,19 @@ class DeviceMemory {
   std::map<std::size_t, std::size_t> free_;
 };
 
-/// Returns the memory of a device, which is mapped when it is first asked for and never unmapped.
+/// Returns the memory of a device, which is mapped at the first call and never unmapped.
 DeviceMemory& memory_of(int device);
 
-/// Returns whether these bytes can be copied: memory of the host, or of one block of a device.
+/// Returns whether these bytes can be copied: they are in host memory or in one block of a device.
 bool is_valid_memory(const void* address, std::size_t bytes);
 
-/// Allocates memory of the host, which counts as page-locked; null if there is none left.
+/// Allocates host memory that counts as page-locked; null if there is none left.
 void* allocate_pinned(std::size_t bytes);
-/// Takes back what `allocate_pinned` returned; returns whether it did return it.
+/// Frees memory; returns whether `allocate_pinned` had allocated it.
 bool release_pinned(void* address);
 
-/// Returns whether the address lies in page-locked memory. Copies from and to other memory of the
-/// host, which is called pageable, make the host wait.
+/// Returns whether the address is in page-locked memory. Copies from and to other host memory,
+/// called pageable, make the host wait.
 bool is_pinned(const void* address);
 
 }  // namespace mnist_train::fake_gpu

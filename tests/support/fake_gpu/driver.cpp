@@ -1,7 +1,7 @@
-/// CUDA's driver API: device queries of LibTorch and mnist-train's front end, and kernels that are
-/// compiled at run time (by NVRTC) and loaded as modules; those of nvrtc.cpp compute, others do
-/// nothing. A lookup of a function that is neither here nor a stub (CMakeLists.txt) fails with a
-/// message on stderr.
+/// CUDA's driver API: device queries of LibTorch and mnist-train's front end, and kernels compiled
+/// at run time (by NVRTC) and loaded as modules; those of nvrtc.cpp compute, others are no-ops.
+/// Looking up a function that is neither here nor a stub (CMakeLists.txt) fails with a message on
+/// stderr.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -27,7 +27,7 @@ CUcontext the_context() {
   return reinterpret_cast<CUcontext>(&context);
 }
 
-/// Finds the newest version of a function, as the driver does: cuDeviceTotalMem is
+/// Finds the newest version of a function, like the driver: cuDeviceTotalMem is
 /// cuDeviceTotalMem_v2.
 void* find_function(const std::string& name) {
   static void* const kLibrary = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -116,16 +116,16 @@ CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t,
 namespace {
 
 struct Module {
-  BindKernel* bind = nullptr;  // null: its kernels do nothing
+  BindKernel* bind = nullptr;  // null: its kernels are no-ops
 };
 
-/// Makes a kernel of a module. Both it and its name live as long as the process, for the report.
+/// Creates a kernel of a module. Both it and its name live as long as the process, for the report.
 Kernel* make_kernel(const char* name, const Module& module) {
   return new Kernel{(new std::string(name))->c_str(), module.bind};
 }
 
-/// Loads the library in an image of nvrtc.cpp, for as long as the process lives: graphs name its
-/// kernels. Returns its function, and null for any other image.
+/// Loads the library in an image of nvrtc.cpp for the lifetime of the process, because graphs refer
+/// to its kernels. Returns its function, or null for any other image.
 BindKernel* load_library(const char* image) {
   if (std::strncmp(image, kImageMagic, sizeof kImageMagic) != 0) return nullptr;
   std::uint64_t size = 0;

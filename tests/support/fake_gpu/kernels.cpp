@@ -25,10 +25,10 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-/// A type of tensors' elements, with the functions that read and write one of them.
+/// An element type of tensors, with functions that read and write one element.
 struct ElementType {
-  std::int8_t number;        // of c10::ScalarType, which ATen passes to its kernels
-  std::string_view mangled;  // as in the names of kernels
+  std::int8_t number;        // its c10::ScalarType, which ATen passes to kernels
+  std::string_view mangled;  // in kernels' names
   std::size_t bytes;
   double (*read)(const std::byte* from);
   void (*write)(std::byte* to, double number);
@@ -59,9 +59,9 @@ constexpr std::array kElementTypes{
     element_type<std::int8_t>(1, "a"),
     element_type<std::uint8_t>(0, "h"),
     element_type<BFloat16, float>(15, "N3c108BFloat16E"),
-    ElementType{5, "N3c104HalfE", 2, nullptr, nullptr}};  // which is filled, but not computed with
+    ElementType{5, "N3c104HalfE", 2, nullptr, nullptr}};  // can be filled, but not added
 
-/// A type of the table; null for any other.
+/// Returns a type of the table; null for any other.
 using Type = const ElementType*;
 
 template <class Predicate>
@@ -76,13 +76,13 @@ Type numbered_type(std::int8_t number) {
 
 bool is_number(Type type) { return type != nullptr && type->read != nullptr; }
 
-/// Larger tensors hold results of kernels that do nothing.
+/// Larger tensors contain results of no-op kernels.
 constexpr std::size_t kMaxElements = 1024;
 constexpr double kMaxCounter = 1e9;
 
 constexpr std::string_view kVectorized = "vectorized_elementwise_kernelI";
 constexpr std::string_view kUnrolled = "unrolled_elementwise_kernelI";
-constexpr std::string_view kFill = "FillFunctorI";  // in names, the type comes next
+constexpr std::string_view kFill = "FillFunctorI";  // followed by the type
 constexpr std::string_view kAdd = "CUDAFunctor_addI";
 constexpr std::string_view kAddNumber = "CUDAFunctorOnSelf_addI";
 constexpr std::string_view kCopy = "direct_copy_kernel_cuda";
@@ -91,8 +91,8 @@ bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-/// Returns the type that follows `prefix` in a mangled name.
-Type type_behind(std::string_view kernel, std::string_view prefix) {
+/// Returns the type after `prefix` in a mangled name.
+Type type_after(std::string_view kernel, std::string_view prefix) {
   const std::size_t begin = kernel.find(prefix);
   if (begin == std::string_view::npos) return nullptr;
   const std::string_view rest = kernel.substr(begin + prefix.size());
@@ -140,14 +140,14 @@ struct Sum {
   }
 };
 
-/// Reads an element. What no counter can be counts as 0: it is what was in the memory when a kernel
-/// did nothing.
+/// Reads an element. A value that no counter can have counts as 0: it is the content of memory that
+/// a no-op kernel did not write.
 double counter_element(const Operand& operand, std::size_t index) {
   if (operand.data == nullptr) return 0;
   const auto* element =
       static_cast<const std::byte*>(host_address(operand.data)) + index * operand.type->bytes;
   const double number = operand.type->read(element);
-  return std::abs(number) <= kMaxCounter ? number : 0;  // a NaN is not
+  return std::abs(number) <= kMaxCounter ? number : 0;  // 0 for NaN
 }
 
 void run_sum(const Sum& sum) {
@@ -159,7 +159,7 @@ void run_sum(const Sum& sum) {
   }
 }
 
-/// Returns the number at `index` of a functor whose members are all of the type in which ATen
+/// Returns the number at `index` of a functor whose members all have the type in which ATen
 /// computes with `type`.
 double member_of_functor(void** arguments, Type type, std::size_t index) {
   if (!is_number(type)) return 0;
@@ -170,8 +170,8 @@ double member_of_functor(void** arguments, Type type, std::size_t index) {
   return computed.read(members + index * computed.bytes);
 }
 
-/// Returns the types of the tensors of a kernel that converts while it loads and stores. The
-/// members of LoadWithCast and StoreWithCast begin with them, a byte each.
+/// Return the tensor types of a kernel that converts while it loads and stores. LoadWithCast and
+/// StoreWithCast begin with the types, one byte each.
 Type loaded_type(void** arguments, std::size_t input) {
   return numbered_type(static_cast<const std::int8_t*>(arguments[5])[input]);
 }
@@ -180,8 +180,7 @@ Type stored_type(void** arguments) {
   return numbered_type(*static_cast<const std::int8_t*>(arguments[6]));
 }
 
-/// Returns the sum that the kernel computes; one that is not possible if it computes something
-/// else.
+/// Returns the sum that the kernel computes, or an impossible one if it computes something else.
 Sum sum_of_kernel(std::string_view kernel, void** arguments) {
   const bool converts = contains(kernel, kUnrolled) && contains(kernel, "LoadWithCastI") &&
                         contains(kernel, "StoreWithCastILi1E");
@@ -190,11 +189,11 @@ Sum sum_of_kernel(std::string_view kernel, void** arguments) {
   sum.count = static_cast<std::size_t>(*static_cast<const int*>(arguments[0]));
   Type type = nullptr;
   if (contains(kernel, kAdd)) {
-    type = type_behind(kernel, kAdd);
+    type = type_after(kernel, kAdd);
     sum.scale = member_of_functor(arguments, type, 0);
     sum.second = {converts ? loaded_type(arguments, 1) : type, tensor_at(arguments, 2)};
   } else if (contains(kernel, kAddNumber)) {
-    type = type_behind(kernel, kAddNumber);
+    type = type_after(kernel, kAddNumber);
     sum.number = member_of_functor(arguments, type, 0) * member_of_functor(arguments, type, 1);
   } else if (!converts || !contains(kernel, kCopy)) {
     return {};
@@ -204,11 +203,10 @@ Sum sum_of_kernel(std::string_view kernel, void** arguments) {
   return sum;
 }
 
-/// Returns what a kernel does if it is one of those of ATen's that a run's counters need, and an
-/// empty operation if it is any other. Those kernels fill a contiguous tensor with a value, or they
-/// add, add a number to, or convert the elements of contiguous tensors that are small. So a run
-/// knows how many samples it has seen and whether it was asked to stop, although nothing is
-/// computed.
+/// Returns the operation of a kernel if it is one of ATen's that a run's counters need, or else an
+/// empty operation. These kernels fill a contiguous tensor with a value, or they add, add a number
+/// to, or convert the elements of small contiguous tensors. So a run knows how many samples it has
+/// seen and whether it was asked to stop, although nothing else is computed.
 ///
 /// `kernel` is the mangled name. `arguments` are those of at::native's
 ///
@@ -216,10 +214,10 @@ Sum sum_of_kernel(std::string_view kernel, void** arguments) {
 ///     unrolled_elementwise_kernel<…>(int count, Functor, array<char*, N> tensors,
 ///                                    input offsets, output offsets, LoadWithCast, StoreWithCast)
 ///
-/// in LibTorch 2.11; the first of the tensors is the result.
+/// in LibTorch 2.11; the first tensor is the result.
 Operation emulate_aten_kernel(std::string_view kernel, void** arguments) {
   if (arguments == nullptr) return {};
-  const Type filled = type_behind(kernel, kFill);
+  const Type filled = type_after(kernel, kFill);
   if (filled != nullptr && (contains(kernel, kVectorized) || contains(kernel, kUnrolled))) {
     return emulate_fill(*filled, arguments);
   }
@@ -248,8 +246,8 @@ bool is_possible(const LaunchShape& shape) {
          threads <= static_cast<unsigned>(kMaxThreadsPerBlock);
 }
 
-/// Returns what the device does for one launch: `work`, and what the settings ask for. It is empty
-/// if there is nothing to do, which spares the stream's thread.
+/// Returns the device's operation for one launch: `work` and the effects of the settings. It is
+/// empty if there is nothing to do, which saves a wake-up of the stream's thread.
 Operation with_settings(Operation work, int device) {
   const long kernel_us = settings().kernel_us;
   if (kernel_us == 0 && !counts_started_launches()) return work;

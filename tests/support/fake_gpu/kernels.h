@@ -10,31 +10,31 @@ namespace mnist_train::fake_gpu {
 /// Translates a device address to the address at which the mock can access it.
 using Translate = void* (*)(void* address);
 
-/// The function of this name in a library that the mock's NVRTC compiled (see nvrtc_prologue.h).
+/// The function kBindKernel of a library compiled by the mock's NVRTC (see nvrtc_prologue.h).
 /// Sets `work` to a function that computes the kernel with a copy of the arguments. Returns whether
 /// the kernel exists.
 using BindKernel = bool(const char* name, void* const* arguments, Translate translate,
                         unsigned blocks, unsigned threads, std::function<void()>* work);
 inline constexpr const char* kBindKernel = "mnist_train_bind_kernel";
 
-/// First bytes of the mock's cubin; the library's size in eight bytes and the library follow.
+/// First bytes of the mock's cubin; the library's size (eight bytes) and the library follow.
 inline constexpr char kImageMagic[] = "fake_gpu kernels";
 
-/// A kernel of the program, which does nothing when it is launched, unless it was compiled by
-/// nvrtc.cpp or is one of those of ATen's that `emulate_aten_kernel` knows.
+/// A kernel of the program, which is a no-op unless it was compiled by nvrtc.cpp or is one of
+/// ATen's that `emulate_aten_kernel` knows.
 struct Kernel {
   const char* name = "";       // mangled; lives as long as the process
-  BindKernel* bind = nullptr;  // of nvrtc.cpp's library
+  BindKernel* bind = nullptr;  // in nvrtc.cpp's library
 };
 
-/// How a kernel is launched.
+/// Grid, block and shared memory of a launch.
 struct LaunchShape {
   dim3 grid;
   dim3 block;
   std::size_t shared_bytes = 0;
 };
 
-/// Makes the kernel known that nvcc's host code launches by the address of `host_function`.
+/// Registers the kernel that nvcc's host code launches by the address of `host_function`.
 void register_kernel(const void* host_function, const char* name);
 
 /// Returns the kernel of a host function; null if none was registered.

@@ -1,6 +1,6 @@
-// The mock itself: memory, streams, events and errors are like a GPU's, and captures keep CUDA's
-// rules: a forbidden call fails with CUDA's error and makes the capture invalid, an allowed one
-// does neither.
+// Tests the mock itself: memory, streams, events and errors behave like a GPU's, and captures
+// enforce CUDA's rules: a forbidden call fails with CUDA's error and invalidates the capture, and
+// an allowed one does neither.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <signal.h>
@@ -22,7 +22,7 @@ namespace mnist_train::fake_gpu {
 namespace {
 
 constexpr std::size_t kBytes = 4096;
-constexpr std::chrono::milliseconds kTimeToRunAhead(20);  // for a stream that does not wait
+constexpr std::chrono::milliseconds kTimeToRunAhead(20);  // if a stream wrongly does not wait
 
 void* device_memory() {
   void* memory = nullptr;
@@ -48,7 +48,7 @@ cudaEvent_t make_event() {
   return event;
 }
 
-/// A stream that waits until it is told not to.
+/// A stream that is blocked until it is released.
 struct WaitingStream {
   WaitingStream() {
     const auto wait = [](void* until) {
@@ -65,7 +65,7 @@ struct WaitingStream {
   std::atomic<bool> released{false};
 };
 
-/// A device with memory, two streams and two events, of which the first stream captures.
+/// Memory, two streams and two events of a device; the first stream captures.
 struct Scene {
   explicit Scene(cudaStreamCaptureMode mode, unsigned flags = cudaStreamNonBlocking)
       : capturing(make_stream(flags)), other(make_stream()) {
@@ -96,7 +96,7 @@ struct Call {
   std::function<cudaError_t(Scene&)> make;
 };
 
-/// Calls that may wait for a device, or wait for a stream that captures nothing.
+/// Returns calls that may wait for a device, or that wait for a stream that does not capture.
 std::vector<Call> unsafe_calls() {
   return {
       {"cudaMalloc", [](Scene& scene) { return cudaMalloc(&scene.memory, kBytes); }},
@@ -120,7 +120,7 @@ void make_in_other_thread(const std::function<void()>& calls) { std::thread(call
 
 }  // namespace
 
-TEST_CASE("the host cannot touch memory of a device") {
+TEST_CASE("the host cannot access device memory") {
   auto* memory = static_cast<volatile char*>(device_memory());
   const pid_t child = ::fork();
   if (child == 0) {
@@ -133,25 +133,25 @@ TEST_CASE("the host cannot touch memory of a device") {
   CHECK(WTERMSIG(status) == SIGSEGV);
 }
 
-TEST_CASE("a new thread has no context for the driver until the runtime needs one") {
+TEST_CASE("a new thread has no driver context until the runtime binds one") {
   CUresult before = CUDA_SUCCESS;
-  CUresult behind = CUDA_SUCCESS;
+  CUresult after = CUDA_SUCCESS;
   const auto launch = [] {
     return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
   };
   std::thread([&] {
     before = launch();
     cudaSetDevice(0);
-    behind = launch();
+    after = launch();
   }).join();
   CHECK(before == CUDA_ERROR_INVALID_CONTEXT);
-  CHECK(behind == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(after == CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_CASE("the host runs ahead of a stream until it waits for an event") {
   WaitingStream waiting;
   cudaEvent_t event = make_event();
-  CHECK(cudaEventQuery(event) == cudaSuccess);  // never recorded
+  CHECK(cudaEventQuery(event) == cudaSuccess);  // the event was never recorded
   CHECK(cudaEventRecord(event, waiting.stream) == cudaSuccess);
   CHECK(cudaEventQuery(event) == cudaErrorNotReady);
   CHECK(cudaStreamQuery(waiting.stream) == cudaErrorNotReady);
@@ -161,7 +161,7 @@ TEST_CASE("the host runs ahead of a stream until it waits for an event") {
   CHECK(cudaEventQuery(event) == cudaSuccess);
 }
 
-TEST_CASE("a stream that waits for an event of another one does its work afterwards") {
+TEST_CASE("a stream that waits for another stream's event runs its work afterwards") {
   void* memory = device_memory();
   char* pinned = pinned_memory();
   cudaStream_t second = make_stream();
@@ -180,7 +180,7 @@ TEST_CASE("a stream that waits for an event of another one does its work afterwa
   cudaGetLastError();
 }
 
-TEST_CASE("a call that is unsafe during a capture fails, unless the capture is relaxed") {
+TEST_CASE("calls that are unsafe during a capture fail, unless the capture is relaxed") {
   for (const Call& call : unsafe_calls()) {
     INFO(call.name);
     for (const auto mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal}) {
@@ -195,7 +195,7 @@ TEST_CASE("a call that is unsafe during a capture fails, unless the capture is r
   }
 }
 
-TEST_CASE("only a global capture forbids unsafe calls to other threads") {
+TEST_CASE("only a global capture forbids other threads unsafe calls") {
   const auto outcome_of_other_thread = [](Scene& scene) {
     cudaError_t error = cudaSuccess;
     make_in_other_thread([&] { error = cudaMalloc(&scene.memory, kBytes); });
@@ -209,7 +209,7 @@ TEST_CASE("only a global capture forbids unsafe calls to other threads") {
   CHECK(local.end() == cudaSuccess);
 }
 
-TEST_CASE("a stream that captures cannot be waited for, and its events cannot be looked at") {
+TEST_CASE("a capturing stream cannot be waited for, and its events cannot be queried") {
   const std::vector<Call> calls{
       {"stream", [](Scene& scene) { return cudaStreamSynchronize(scene.capturing); }},
       {"stream query", [](Scene& scene) { return cudaStreamQuery(scene.capturing); }},
@@ -231,22 +231,22 @@ TEST_CASE("a stream that captures cannot be waited for, and its events cannot be
   }
 }
 
-TEST_CASE("a stream that joins a capture must be joined again before its end") {
+TEST_CASE("a stream that joins a capture must be joined before the capture ends") {
   Scene scene(cudaStreamCaptureModeGlobal);
   CHECK(cudaEventRecord(scene.event, scene.capturing) == cudaSuccess);
   CHECK(cudaStreamWaitEvent(scene.other, scene.event, 0) == cudaSuccess);
-  SECTION("after it did nothing") { CHECK(scene.end() == cudaSuccess); }
-  SECTION("but is not") {
+  SECTION("unless it captured nothing") { CHECK(scene.end() == cudaSuccess); }
+  SECTION("or the capture fails") {
     CHECK(scene.fill(scene.other) == cudaSuccess);
     CHECK(scene.end() == cudaErrorStreamCaptureUnjoined);
   }
-  SECTION("and not only in part") {
+  SECTION("with all of its work") {
     CHECK(cudaEventRecord(scene.second_event, scene.other) == cudaSuccess);
     CHECK(scene.fill(scene.other) == cudaSuccess);
     CHECK(cudaStreamWaitEvent(scene.capturing, scene.second_event, 0) == cudaSuccess);
     CHECK(scene.end() == cudaErrorStreamCaptureUnjoined);
   }
-  SECTION("and is") {
+  SECTION("and then the capture succeeds") {
     CHECK(scene.fill(scene.other) == cudaSuccess);
     CHECK(cudaEventRecord(scene.second_event, scene.other) == cudaSuccess);
     CHECK(cudaStreamWaitEvent(scene.capturing, scene.second_event, 0) == cudaSuccess);
@@ -257,7 +257,7 @@ TEST_CASE("a stream that joins a capture must be joined again before its end") {
   }
 }
 
-TEST_CASE("a stream that captures cannot wait for an event from outside the capture") {
+TEST_CASE("a capturing stream cannot wait for an event from outside the capture") {
   Scene scene(cudaStreamCaptureModeGlobal);
   CHECK(cudaStreamWaitEvent(scene.capturing, scene.event, 0) == cudaSuccess);  // never recorded
   CHECK(cudaEventRecord(scene.event, scene.other) == cudaSuccess);
@@ -265,7 +265,7 @@ TEST_CASE("a stream that captures cannot wait for an event from outside the capt
   CHECK(scene.end() == cudaErrorStreamCaptureInvalidated);
 }
 
-TEST_CASE("the legacy stream cannot be captured, nor be used while a blocking stream captures") {
+TEST_CASE("the legacy stream cannot be captured, or used while a blocking stream captures") {
   CHECK(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal) ==
         cudaErrorStreamCaptureImplicit);
   Scene independent(cudaStreamCaptureModeGlobal);
@@ -276,7 +276,7 @@ TEST_CASE("the legacy stream cannot be captured, nor be used while a blocking st
   CHECK(blocking.end() == cudaErrorStreamCaptureInvalidated);
 }
 
-TEST_CASE("a capture ends in the stream and the thread in which it began") {
+TEST_CASE("a capture must end on the stream and the thread on which it began") {
   Scene scene(cudaStreamCaptureModeThreadLocal);
   CHECK(cudaStreamEndCapture(scene.other, &scene.graph) == cudaErrorStreamCaptureUnmatched);
   cudaError_t error = cudaSuccess;
@@ -285,7 +285,7 @@ TEST_CASE("a capture ends in the stream and the thread in which it began") {
   CHECK(scene.end() == cudaSuccess);
 }
 
-TEST_CASE("a graph does its work at every replay, and not when it is captured") {
+TEST_CASE("a graph runs its work at every replay, but not during capture") {
   Scene scene(cudaStreamCaptureModeGlobal);
   CHECK(cudaMemsetAsync(scene.memory, 7, kBytes, scene.capturing) == cudaSuccess);
   CHECK(cudaMemcpyAsync(scene.pinned, scene.memory, kBytes, cudaMemcpyDeviceToHost,

@@ -1,5 +1,5 @@
-/// NCCL: communicators, collectives, and messages from one rank to another. A collective is a
-/// kernel that exchanges bytes with the other ranks while it runs.
+/// NCCL: communicators, collectives and point-to-point messages. A collective is a kernel that
+/// exchanges bytes with the other ranks while it runs.
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <nccl.h>
@@ -32,20 +32,20 @@ namespace {
 
 constexpr int kMaxRanks = 16;
 
-/// Memory in which the ranks meet; initially zero.
+/// Shared memory in which the ranks meet; initially zero.
 struct SharedHeader {
   struct RankPlace {
     char host[64];
-    int device;  // among those of the machine
+    int device;  // index among the machine's devices
   };
 
   std::atomic<int> joined;
   std::atomic<int> at_barrier;
-  std::atomic<unsigned> barriers;  // that all ranks have passed
+  std::atomic<unsigned> barriers;  // barriers that all ranks have passed
   std::array<RankPlace, kMaxRanks> places;
 };
 
-/// A part of a message between two ranks, in memory that both share until the receiver has read it.
+/// A part of a message between two ranks, which is in shared memory until the receiver has read it.
 struct MessageSlot {
   static constexpr std::size_t kCapacity_bytes = 1 << 20;
 
@@ -54,7 +54,7 @@ struct MessageSlot {
 };
 
 constexpr std::size_t kHeader_bytes = 1 << 16;
-constexpr std::size_t kShown_bytes = 16 << 20;  // of a rank at a time
+constexpr std::size_t kShown_bytes = 16 << 20;  // per rank and exchange
 constexpr std::size_t kShared_bytes =
     kHeader_bytes + kMaxRanks * kShown_bytes + sizeof(MessageSlot[kMaxRanks][kMaxRanks]);
 static_assert(sizeof(SharedHeader) <= kHeader_bytes);
@@ -66,7 +66,7 @@ std::byte* map_shared(int fd) {
   return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
 }
 
-/// The content of a unique id: the open file of the process that made it.
+/// The content of a unique id: an open file of the process that created it.
 struct FilePlace {
   pid_t pid = 0;
   int fd = -1;
@@ -78,7 +78,7 @@ FilePlace place_in(const ncclUniqueId& id) {
   return place;
 }
 
-/// Opens what `make_unique_id` made, in this process or another one; null if it is gone.
+/// Opens the file of `make_unique_id`, in this process or another one; null if it is gone.
 std::byte* open_shared(const ncclUniqueId& id) {
   const FilePlace place = place_in(id);
   const std::string path = "/proc/" + std::to_string(place.pid) + "/fd/" + std::to_string(place.fd);
@@ -93,7 +93,7 @@ std::byte* open_shared(const ncclUniqueId& id) {
   return memory;
 }
 
-/// Closes the file if this process made it. It must not be needed any more.
+/// Closes the file if this process created it; no rank may need it any more.
 void close_own_file(const ncclUniqueId& id) {
   const FilePlace place = place_in(id);
   if (place.pid == ::getpid()) ::close(place.fd);
@@ -101,7 +101,7 @@ void close_own_file(const ncclUniqueId& id) {
 
 int physical_device() { return visible_devices().at(static_cast<std::size_t>(current_device())); }
 
-/// Waits a little for another process: shortly at first, longer when it takes long.
+/// Polls another process with increasing pauses.
 class Backoff {
  public:
   void pause() {
@@ -115,15 +115,15 @@ class Backoff {
   int pauses_ = 0;
 };
 
-/// A communicator of NCCL between processes of one machine. Its memory is a file without a name,
-/// which the process that makes the unique id keeps open until all ranks have mapped it, so that
-/// nothing is left of it whatever ends them.
+/// An NCCL communicator between processes of one machine. Its memory is an unnamed file, which the
+/// process that creates the unique id keeps open until all ranks have mapped it, so no file is left
+/// even if they are killed.
 ///
-/// Its work runs on the ranks' streams and waits for the other ranks there, as NCCL's kernels do: a
-/// lost rank keeps the streams of the others waiting until they abort.
+/// Its work runs on the ranks' streams and waits for the other ranks there, like NCCL's kernels: if
+/// a rank is lost, the streams of the others wait until they abort.
 class Communicator {
  public:
-  /// Makes the file, and the id by which other processes find it.
+  /// Creates the file, and the id by which other processes find it.
   static ncclResult_t make_unique_id(ncclUniqueId& id) {
     const int fd = ::memfd_create("fake-gpu-nccl", MFD_CLOEXEC);
     if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(kShared_bytes)) != 0) return ncclSystemError;
@@ -133,8 +133,8 @@ class Communicator {
     return ncclSuccess;
   }
 
-  /// Waits until all ranks have joined. Returns null if they cannot, and sets `result`; that
-  /// includes two ranks on one device, unless NCCL_HOSTID says that their hosts differ.
+  /// Waits until all ranks have joined. Returns null and sets `result` if they cannot, for example
+  /// because two ranks use one device, unless NCCL_HOSTID says that their hosts differ.
   static std::shared_ptr<Communicator> join(const ncclUniqueId& id, int rank, int size,
                                             ncclResult_t& result) {
     result = ncclSystemError;
@@ -168,9 +168,9 @@ class Communicator {
   bool aborted() const { return aborted_; }
 
   using UsePart = std::function<void(std::size_t offset, std::size_t bytes)>;
-  /// Shows the `bytes` at `from` to all ranks, a part at a time: `use` finds those of each rank at
-  /// `shown(rank)`. Null for a rank that has nothing to show. All ranks must call it, with the same
-  /// number of bytes.
+  /// Shows the `bytes` at `from` to all ranks, one part at a time: `use` finds each rank's part at
+  /// `shown(rank)`. `from` is null for a rank that has nothing to show. All ranks must call it with
+  /// the same number of bytes.
   void exchange(const std::byte* from, std::size_t bytes, const UsePart& use) {
     for (std::size_t offset = 0; offset < bytes; offset += kShown_bytes) {
       const std::size_t part = std::min(kShown_bytes, bytes - offset);
@@ -182,7 +182,7 @@ class Communicator {
       if (!barrier()) return;
     }
   }
-  /// Returns the bytes that a rank shows, for `use` of `exchange`.
+  /// Returns the part that a rank shows, for `use` of `exchange`.
   const std::byte* shown(int rank) const {
     return memory_ + kHeader_bytes + static_cast<std::size_t>(rank) * kShown_bytes;
   }
@@ -200,7 +200,7 @@ class Communicator {
         memory_(memory),
         header_(*reinterpret_cast<SharedHeader*>(memory)) {}
 
-  /// Waits until all ranks call it. Returns false when this rank has aborted.
+  /// Waits until all ranks have called it. Returns false if this rank has aborted.
   bool barrier() {
     const unsigned passed = header_.barriers;
     if (++header_.at_barrier == size_) {
@@ -236,18 +236,18 @@ using Handle = std::shared_ptr<Communicator>;
 
 thread_local const char* last_error = "";
 
-/// Returns the communicator behind a handle of the program. Work of a stream or of a graph keeps it
-/// alive after the program has destroyed it.
+/// Returns the communicator of a handle. Work in a stream or graph keeps it alive after the program
+/// has destroyed it.
 const Handle& communicator_of(ncclComm_t handle) { return *reinterpret_cast<Handle*>(handle); }
 
-/// Launches an operation of NCCL's as a kernel of the stream.
+/// Launches an NCCL operation as a kernel on the stream.
 ncclResult_t launch_nccl(cudaStream_t stream, const char* name, Operation operation) {
   const cudaError_t error = launch_library_kernel(stream, name, std::move(operation));
   return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-/// Returns ncclInvalidArgument, and says so, unless both addresses are of a device's memory, as an
-/// all-reduce of the host's memory would be refused or crash.
+/// Returns ncclInvalidArgument with a message unless both addresses are in device memory, because
+/// an all-reduce of host memory would be refused or crash.
 ncclResult_t check_buffers(const char* call, const void* from, const void* to) {
   if (device_of(from) >= 0 && device_of(to) >= 0) return ncclSuccess;
   say_misuse(call, "a buffer is not memory of a device");
@@ -321,7 +321,7 @@ ncclResult_t ncclCommUserRank(const ncclComm_t handle, int* rank) {
 
 namespace {
 
-/// `Element` is the stored type, `Sum` the type of the computation.
+/// `Element` is the stored type, and `Sum` the type of the computation.
 template <class Element, class Sum>
 void add_as(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
   const auto element_of = [&](const std::byte* input, std::size_t index) {
@@ -339,8 +339,8 @@ void add_as(std::span<const std::byte* const> inputs, std::byte* output, std::si
   }
 }
 
-/// A type of elements, and the function that adds `count` elements of each of `inputs` up in
-/// `output`, in the order of the inputs.
+/// An element type, and the function that sums `count` elements of all `inputs` in `output`, in the
+/// order of the inputs.
 struct ElementType {
   ncclDataType_t type;
   std::size_t bytes;
@@ -437,10 +437,10 @@ ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDa
 
 namespace {
 
-/// A message that this rank sends or receives. A group has at most one from a rank to another.
+/// A message that this rank sends or receives. A group has at most one per pair of ranks.
 struct Transfer {
   bool sends;
-  std::byte* buffer;  // where the mock can reach it
+  std::byte* buffer;  // at the mock's address
   std::size_t bytes;
   int peer;
   Handle communicator;
@@ -448,7 +448,7 @@ struct Transfer {
 };
 
 /// Moves the part of a message that begins at `offset` once the other rank is ready for it. Returns
-/// false when this rank has aborted.
+/// false if this rank has aborted.
 bool move_part(const Transfer& transfer, std::size_t offset) {
   Communicator& communicator = *transfer.communicator;
   const int own = communicator.rank();
@@ -486,7 +486,7 @@ void run_group(const std::vector<Transfer>& transfers) {
 thread_local int group_depth = 0;
 thread_local std::vector<Transfer> group;
 
-/// Launches the transfers of the group as one kernel of its first stream.
+/// Launches the transfers of the group as one kernel on its first stream.
 ncclResult_t launch_group() {
   std::vector<Transfer> transfers;
   transfers.swap(group);

@@ -1,5 +1,5 @@
-/// NVML: LibTorch's queries of devices. NVIDIA's wheels have no header of it, so the few
-/// types and codes are written out here.
+/// NVML: LibTorch's device queries. NVIDIA's wheels lack its header, so the few types and codes are
+/// defined here.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -17,7 +17,7 @@ constexpr int kInvalidArgument = 2;  // NVML_ERROR_INVALID_ARGUMENT
 constexpr int kNotFound = 6;         // NVML_ERROR_NOT_FOUND
 constexpr int kTooSmall = 7;         // NVML_ERROR_INSUFFICIENT_SIZE
 
-/// An nvmlDevice_t, which is opaque: here it is the number of the device, from 1.
+/// An opaque nvmlDevice_t: here, the number of the device, starting at 1.
 using Device = std::uintptr_t;
 
 }  // namespace
@@ -41,7 +41,7 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) {
 /// Finds a device of the machine by the result of cudaDeviceGetPCIBusId: NVML ignores
 /// CUDA_VISIBLE_DEVICES.
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, Device* device) {
-  const char* colon = std::strchr(bus_id, ':');  // behind the PCI domain
+  const char* colon = std::strchr(bus_id, ':');  // after the PCI domain
   if (colon == nullptr) return kInvalidArgument;
   const unsigned long bus = std::strtoul(colon + 1, nullptr, 16);
   if (bus == 0 || bus > static_cast<unsigned long>(settings().count)) return kNotFound;

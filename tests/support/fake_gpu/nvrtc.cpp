@@ -1,6 +1,6 @@
-/// NVRTC: programs of mnist-train's own kernels, which EXPORT_KERNEL shows, are compiled by the
-/// host's compiler with the emulation of a grid, into libraries that driver.cpp loads.
-/// Kernels of other programs do nothing.
+/// NVRTC: programs with mnist-train's own kernels, recognised by EXPORT_KERNEL, are compiled by the
+/// host's compiler with the grid emulation into libraries that driver.cpp loads. Kernels of other
+/// programs are no-ops.
 #include <nvrtc.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -40,7 +40,7 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// Runs the compiler without the libraries that stand in for CUDA's. Returns whether it succeeded.
+/// Runs the compiler without the mock libraries. Returns whether it succeeded.
 bool run_compiler(const std::string& source, const std::string& library, const std::string& log) {
   const std::vector<std::string> words{
       "/bin/sh",

@@ -1,6 +1,6 @@
 #pragma once
 
-// What comes before the source of kernels when the mock's NVRTC compiles it.
+// Included before the kernels' source when the mock's NVRTC compiles it.
 #include <functional>
 
 #include "support/grid/grid.h"

@@ -10,9 +10,9 @@
 
 namespace mnist_train::fake_gpu {
 
-/// Launches a kernel that sets the result of a product to 0, so that a loss that is computed of it
-/// is finite: a matrix of `rows` x `columns` elements, whose columns begin `column_stride` elements
-/// apart. `name` is a literal.
+/// Launches a kernel that sets the result of a product to 0, so that the loss is finite: a matrix
+/// of `rows` x `columns` elements, whose columns are `column_stride` elements apart. `name` is a
+/// literal.
 inline cublasStatus_t launch_product(cudaStream_t stream, const char* name, void* result,
                                      cudaDataType type, std::uint64_t rows, std::uint64_t columns,
                                      std::int64_t column_stride) {

@@ -30,13 +30,13 @@ struct CapturedGraph {
   std::size_t streams;
 };
 
-/// What this process has done so far.
+/// Counts of this process's calls so far.
 struct Counts {
   std::array<std::atomic<std::uint64_t>, kCounterNames.size()> calls{};
   std::atomic<std::uint64_t> eager_launches{0};
-  std::atomic<bool> launched{false};                   // whether captured or not
+  std::atomic<bool> launched{false};                   // captured or not
   std::mutex mutex;                                    // for the members below
-  std::map<std::string_view, std::uint64_t> launches;  // by kernel
+  std::map<std::string_view, std::uint64_t> launches;  // per kernel
   std::vector<CapturedGraph> graphs;
 
   bool any() const {
@@ -50,7 +50,7 @@ Counts& counts() {
   return counts;
 }
 
-/// Writes the report when the process ends by `exit` or by returning from `main`.
+/// Writes the report when the process calls `exit` or returns from `main`.
 struct ReportAtExit {
   ~ReportAtExit() { write_report(); }
 };
@@ -107,8 +107,8 @@ void write_report() {
 
 }  // namespace mnist_train::fake_gpu
 
-/// Replaces the C library's `_exit`, by which mnist-train's workers end, so that they write their
-/// reports, too.
+/// Replaces the C library's `_exit`, which mnist-train's workers call, so that they also write
+/// reports.
 extern "C" void _exit(int status) {
   mnist_train::fake_gpu::write_report();
   ::syscall(SYS_exit_group, status);

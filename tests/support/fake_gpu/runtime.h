@@ -4,7 +4,7 @@
 
 namespace mnist_train::fake_gpu {
 
-/// Remembers an error of a call for cudaGetLastError of the calling thread, and returns it.
+/// Stores an error for the calling thread's cudaGetLastError, and returns it.
 cudaError_t remember(cudaError_t error);
 
 }  // namespace mnist_train::fake_gpu

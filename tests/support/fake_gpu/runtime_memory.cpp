@@ -21,7 +21,7 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-/// A copy of `rows` rows of `width` bytes, whose starts are a pitch apart.
+/// A copy of `rows` rows of `width` bytes; the pitches are the distances between row starts.
 struct CopyRequest {
   void* to = nullptr;
   const void* from = nullptr;
@@ -30,11 +30,11 @@ struct CopyRequest {
   std::size_t to_pitch = 0;
   std::size_t from_pitch = 0;
   const char* call = "";    // a literal
-  bool host_waits = false;  // whatever the memory
+  bool host_waits = false;  // even for pinned memory
 };
 
-/// How many steps' sums mnist-train reads at once (train::GraphedStep), and how many bytes those of
-/// one step have (train::StepSums): loss, correct predictions, samples and requests to stop, f32.
+/// The numbers of steps whose sums mnist-train reads at once (train::GraphedStep). A step's sums
+/// (train::StepSums) are loss, correct predictions, samples and requests to stop, in fp32.
 constexpr std::array<std::size_t, 2> kStepsOfReads{1, 16};
 constexpr std::size_t kSums = 4;
 constexpr std::size_t kBytesOfStep = kSums * sizeof(float);
@@ -46,7 +46,7 @@ bool reads_step_sums(const CopyRequest& request) {
                      [&](std::size_t steps) { return request.width == steps * kBytesOfStep; });
 }
 
-/// Overwrites sums with NaN if FAKE_GPU_NAN_AFTER_READS says so for this read.
+/// Overwrites sums with NaN if FAKE_GPU_NAN_AFTER_READS applies to this read.
 void spoil_step_sums(void* sums, std::size_t bytes) {
   static std::atomic<long> reads{0};
   if (++reads < settings().nan_after_reads) return;
@@ -73,8 +73,8 @@ std::size_t reach(const CopyRequest& request, std::size_t pitch) {
   return (request.rows - 1) * pitch + request.width;
 }
 
-/// Gives the stream a copy. The host waits for it if its memory is pageable, as with CUDA. Fails if
-/// memory of a device is not allocated.
+/// Submits a copy to the stream. The host waits for it if its memory is pageable, like with CUDA.
+/// Fails if device memory is not allocated.
 cudaError_t copy(Stream& stream, const CopyRequest& request) {
   if (request.width == 0 || request.rows == 0) return cudaSuccess;
   if (!is_valid_memory(request.to, reach(request, request.to_pitch)) ||
@@ -94,7 +94,7 @@ cudaError_t copy(Stream& stream, const CopyRequest& request) {
   return cudaSuccess;
 }
 
-/// Gives the stream a fill with bytes of that value.
+/// Submits a fill with bytes of this value to the stream.
 cudaError_t fill(Stream& stream, void* address, int value, std::size_t bytes, const char* call) {
   if (!is_valid_memory(address, bytes)) {
     say_misuse(call, "memory of a device that is not allocated");
@@ -122,7 +122,7 @@ cudaError_t cudaMalloc(void** address, std::size_t bytes) {
   return remember(*address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
-/// Waits for the device, as the real one does: its work may still use the memory.
+/// Waits for the device like the real one, because its work may still use the memory.
 cudaError_t cudaFree(void* address) {
   if (const cudaError_t error = check_unsafe_call("cudaFree")) return remember(error);
   if (address == nullptr) return cudaSuccess;
@@ -196,8 +196,7 @@ cudaError_t cudaMemset(void* address, int value, std::size_t bytes) {
   return remember(fill(stream_of(nullptr), address, value, bytes, "cudaMemset"));
 }
 
-/// Gives every variable of the device the same space, since their sizes do not matter to kernels
-/// that do nothing.
+/// Allocates the same space for every device variable: their sizes do not matter to no-op kernels.
 cudaError_t cudaGetSymbolAddress(void** address, const void* symbol) {
   static std::mutex mutex;
   static auto& addresses = *new std::unordered_map<const void*, void*>();
@@ -223,8 +222,8 @@ cudaError_t refuse_external(const char* call) {
   return cudaErrorNotSupported;
 }
 
-/// An event: a position in a stream, or, if it was recorded while the stream captured, a point
-/// of that capture, which streams can join and the host cannot look at.
+/// An event: a position in a stream or, if it was recorded while the stream captured, a point of
+/// that capture, which streams can join and the host cannot query.
 class Event {
  public:
   explicit Event(int device) : device_(device) {}
@@ -264,7 +263,7 @@ class Event {
     return cudaSuccess;
   }
 
-  /// Returns cudaErrorNotReady while the stream has not come so far.
+  /// Returns cudaErrorNotReady until the stream has reached the event.
   cudaError_t query() {
     const Record record = last_record();
     if (const cudaError_t error = check_look(record, "cudaEventQuery")) return error;
@@ -283,7 +282,7 @@ class Event {
   struct Record {
     Stream* stream = nullptr;  // null: never recorded
     Stream::Position position = 0;
-    CapturePoint captured;  // without a capture if it was not captured
+    CapturePoint captured;  // no capture if recorded outside of one
 
     bool has_completed() const { return stream == nullptr || stream->has_completed(position); }
   };
@@ -296,14 +295,14 @@ class Event {
     const std::lock_guard lock(mutex_);
     record_ = std::move(record);
   }
-  /// Returns the error of a host that must not look at the event.
+  /// Returns the error if the host must not query the event.
   static cudaError_t check_look(const Record& record, const char* call) {
     if (record.captured.capture) return refuse_captured_event(record.captured, call);
     return check_unsafe_call(call);
   }
 
   const int device_;
-  std::mutex mutex_;  // for record_
+  std::mutex mutex_;  // protects record_
   Record record_;
 };
 

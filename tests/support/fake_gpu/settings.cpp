@@ -46,8 +46,8 @@ Settings read_settings() {
   return read;
 }
 
-/// Reads a list such as "1,0" as CUDA does, which ignores everything from the first device on that
-/// does not exist.
+/// Reads a list such as "1,0" like CUDA, which ignores the first device that does not exist and
+/// everything after it.
 std::vector<int> read_visible_devices() {
   std::vector<int> devices;
   const char* list = std::getenv("CUDA_VISIBLE_DEVICES");

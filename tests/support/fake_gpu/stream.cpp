@@ -17,11 +17,11 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-/// Every stream of this process, the default streams among them.
+/// Every stream of this process, including the default streams.
 struct Streams {
   std::mutex mutex;
   std::vector<std::unique_ptr<Stream>> all;
-  std::vector<Stream*> legacy;  // by device
+  std::vector<Stream*> legacy;  // per device
 };
 
 Streams& streams() {
@@ -47,15 +47,15 @@ bool may_hang(int device) {
          (settings().hang_device < 0 || settings().hang_device == physical);
 }
 
-/// Never returns on a device that was told to hang once it has begun that many launches. Neither
-/// that launch completes then, nor anything else on the device.
+/// Never returns on a device that is set to hang, after the set number of launches. Neither that
+/// launch nor any other work on the device completes.
 void hang_if_told(int device) {
   if (!may_hang(device) || started_launches(device) < settings().hang_after_launches) return;
   say("device ", device, " hangs, as FAKE_GPU_HANG_AFTER_LAUNCHES says");
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-/// Starts a thread that takes no signals, which belong to the program.
+/// Starts a thread that blocks all signals, because they are meant for the program.
 void start_thread(Operation work) {
   sigset_t all;
   sigset_t before;

@@ -11,12 +11,12 @@
 
 namespace mnist_train::fake_gpu {
 
-/// A stream of a device: a thread that runs one operation after the other, so that the host runs
-/// ahead of it as it does of a GPU. Streams live as long as the process, because events and graphs
-/// name them.
+/// A stream of a device: a thread that runs one operation after the other, so the host runs ahead
+/// of it like with a GPU. Streams live as long as the process, because events and graphs refer to
+/// them.
 class Stream {
  public:
-  /// The number of operations that a stream was given up to a moment.
+  /// The number of operations enqueued so far.
   using Position = std::uint64_t;
 
   enum class Kind { kLegacy, kCreated };
@@ -29,12 +29,12 @@ class Stream {
   int device() const { return device_; }
   /// Returns whether this is the device's legacy default stream.
   bool is_legacy() const { return kind_ == Kind::kLegacy; }
-  /// Returns whether work of the legacy stream waits for this stream's, and the reverse.
+  /// Returns whether this stream and the legacy stream wait for each other's work.
   bool is_blocking() const { return (flags_ & cudaStreamNonBlocking) == 0; }
 
-  /// Gives the stream work, and does not wait for it.
+  /// Enqueues work without waiting for it.
   Position enqueue(Operation operation);
-  /// Returns the position behind everything that was enqueued so far.
+  /// Returns the position after all work enqueued so far.
   Position end() const {
     const std::lock_guard lock(mutex_);
     return enqueued_;
@@ -54,7 +54,7 @@ class Stream {
   const Kind kind_;
   const int device_;
   const unsigned flags_;
-  mutable std::mutex mutex_;  // for the members below
+  mutable std::mutex mutex_;  // protects the members below
   std::condition_variable changed_;
   std::deque<Operation> operations_;
   Position enqueued_ = 0;
@@ -62,25 +62,24 @@ class Stream {
   bool has_thread_ = false;
 };
 
-/// Makes a stream of the calling thread's device.
+/// Creates a stream of the calling thread's device.
 Stream& create_stream(unsigned flags);
 
-/// Returns the stream behind a handle of the program. The default streams, among them the one that
-/// is called per-thread, are the legacy stream of the calling thread's device.
+/// Returns the stream of a handle. The default streams, including the per-thread one, are the
+/// legacy stream of the calling thread's device.
 Stream& stream_of(cudaStream_t handle);
 
-/// Returns the handle of a stream that was created.
+/// Returns the handle of a created stream.
 cudaStream_t handle_of(Stream& stream);
 
-/// Returns when everything that was enqueued on any stream of the device has completed.
+/// Waits until all work enqueued on streams of the device has completed.
 void wait_for_device(int device);
 
-/// Counts a kernel or a replay that a device begins, for FAKE_GPU_HANG_AFTER_LAUNCHES. It must be
-/// called by the stream's thread.
+/// Counts a kernel or replay that a device begins, for FAKE_GPU_HANG_AFTER_LAUNCHES. Must be called
+/// by the stream's thread.
 void count_started_launch(int device);
 
-/// Returns whether `count_started_launch` must be called, so that launches must be enqueued even
-/// if they do nothing.
+/// Returns whether `count_started_launch` must be called, so even no-op launches must be enqueued.
 bool counts_started_launches();
 
 }  // namespace mnist_train::fake_gpu

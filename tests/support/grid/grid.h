@@ -21,11 +21,11 @@
 
 #include "support/grid/order.h"
 
-/// An emulation of the grid in which a GPU computes a kernel, so that the source of a kernel, which
-/// is included behind this header, computes on a CPU. Blocks run one after the other. A thread of a
-/// block runs until it ends or waits for others; only then the next one begins. A barrier that is
-/// missing shows when threads run in the opposite order. It cannot show races within a warp, fences
-/// that are missing, stale caches, or what the launch of a kernel needs of a thread.
+/// Emulates the grid in which a GPU runs a kernel, so that a kernel's source, included after this
+/// header, runs on a CPU. Blocks run one after the other. A thread of a block runs until it ends or
+/// waits for others; only then does the next one begin. Running threads in the opposite order shows
+/// missing barriers. The emulation cannot show races within a warp, missing fences, stale caches,
+/// or resources that a launch needs per thread.
 namespace mnist_train::grid {
 
 struct Index {
@@ -34,16 +34,16 @@ struct Index {
   unsigned z = 0;
 };
 
-/// Runs the threads of one block. They are fibers: a new one is made only when a thread waits.
+/// Runs the threads of one block as fibers; a new fiber is created only when a thread waits.
 class Block {
  public:
   enum class Scope { kWarp, kBlock };
 
   /// Runs `body` once for each thread.
   void run(unsigned threads, const std::function<void()>& body);
-  /// Returns when all threads of the scope that have not ended wait for the same.
+  /// Returns when all threads of the scope that have not ended wait at the same barrier.
   void wait(Scope scope);
-  /// Gives `value` to the others of this thread's warp, and returns what `lane` of it gave.
+  /// Shares `value` with this thread's warp, and returns the value shared by lane `lane`.
   template <class T>
   T exchange(T value, unsigned lane);
 
@@ -52,14 +52,14 @@ class Block {
   static constexpr unsigned kMaxThreads = 1024;
   static constexpr std::size_t kStack_bytes = std::size_t{64} * 1024;
 
-  /// A place in a stack. GCC's own way to go there is a hundred times faster than swapcontext,
-  /// which calls the system.
+  /// A position in a stack. GCC's built-in jump is a hundred times faster than swapcontext, which
+  /// makes a system call.
   using Place = std::array<void*, 5>;
 
   struct Fiber {
-    ucontext_t context{};  // where it begins
+    ucontext_t context{};  // start of the fiber
     bool has_begun = false;
-    Place place{};  // where it waits
+    Place place{};  // current position while it waits
     std::unique_ptr<std::byte[]> stack;
     unsigned thread = 0;
     bool waits = false;
@@ -85,8 +85,8 @@ class Block {
   std::array<unsigned, kMaxThreads> exchanges_{};
   Place scheduler_{};
   Fiber* current_ = nullptr;
-  std::vector<std::unique_ptr<Fiber>> fibers_;  // of this block and of earlier ones
-  std::size_t used_ = 0;                        // by this block
+  std::vector<std::unique_ptr<Fiber>> fibers_;  // reused between blocks
+  std::size_t used_ = 0;                        // number used by this block
 };
 
 inline Block* block = nullptr;
@@ -141,7 +141,7 @@ inline void Block::prepare(Fiber& fiber) {
   ::makecontext(&fiber.context, &Block::begin_fiber, 0);
 }
 
-/// Runs threads of one block after the other: beginning a fiber calls the system, so it never ends.
+/// Runs threads of all blocks; a fiber never ends, because starting one makes a system call.
 inline void Block::begin_fiber() {
   for (;;) {
     block->run_threads();
@@ -149,10 +149,10 @@ inline void Block::begin_fiber() {
   }
 }
 
-// Functions that change stacks are not sanitized: the address sanitizer calls the system before
-// each change.
+// Functions that switch stacks are not sanitized: the address sanitizer would make a system call
+// before each switch.
 
-/// Returns to the scheduler, until the fiber is resumed.
+/// Returns to the scheduler until the fiber is resumed.
 [[gnu::noinline, gnu::no_sanitize("address")]] inline void Block::leave(Fiber& fiber) {
   if (__builtin_setjmp(fiber.place.data()) == 0) go_to(block->scheduler_);
 }
@@ -194,7 +194,7 @@ inline void Block::run_threads() {
   leave(fiber);
 }
 
-/// Lets those continue whose scope waits as a whole. Returns whether there were any.
+/// Resumes the threads whose whole scope waits. Returns whether there were any.
 inline bool Block::release_waiting() {
   unsigned of_block = 0;
   std::array<unsigned, kMaxThreads / kWarp> of_warp{};
@@ -222,7 +222,7 @@ T Block::exchange(T value, unsigned lane) {
   static_assert(sizeof(T) <= 8);
   const unsigned thread = current_->thread;
   const unsigned from = thread / kWarp * kWarp + lane;
-  auto& slots = exchanged_[exchanges_[thread]++ % 2];  // two, as some may be one exchange ahead
+  auto& slots = exchanged_[exchanges_[thread]++ % 2];  // 2: a thread may be one exchange ahead
   std::memcpy(slots[thread].data(), &value, sizeof value);
   wait(Scope::kWarp);
   if (lane >= kWarp || from >= threads_) return value;
@@ -231,15 +231,15 @@ T Block::exchange(T value, unsigned lane) {
   return given;
 }
 
-/// One grid runs at a time, since what its threads share is there once: variables of threads would
-/// be slow to find in a library that is loaded late.
+/// Only one grid runs at a time, because the state of its threads is global: thread-local variables
+/// would be slow to access in a library that is loaded at run time.
 inline std::mutex grid_mutex;
 inline Block the_block;
 
-/// Where a pointer of the program leads to in memory that the CPU can reach.
+/// Translates a pointer of the program to memory that the CPU can access.
 using Translate = void* (*)(void* address);
 
-/// A kernel of which one can ask by name.
+/// A kernel that can be found by name.
 class Kernel {
  public:
   using Work = std::function<void(unsigned blocks, unsigned threads)>;
@@ -253,7 +253,7 @@ class Kernel {
 
   /// The sizes of the parameters, in bytes.
   const std::vector<std::size_t>& sizes() const { return sizes_; }
-  /// Returns what computes the kernel with a copy of these arguments. `translate` may be null.
+  /// Returns a function that runs the kernel with copies of the arguments. `translate` may be null.
   Work with(const void* const* arguments, Translate translate) const {
     return bind_(arguments, translate);
   }
@@ -290,7 +290,7 @@ class Kernel {
   std::function<Work(const void* const*, Translate)> bind_;
 };
 
-/// All kernels that EXPORT_KERNEL names, by their names.
+/// All kernels exported by EXPORT_KERNEL, by name.
 inline std::map<std::string, Kernel>& all_kernels() {
   static std::map<std::string, Kernel> kernels_by_name;
   return kernels_by_name;
@@ -298,7 +298,7 @@ inline std::map<std::string, Kernel>& all_kernels() {
 
 }  // namespace mnist_train::grid
 
-// The words of CUDA C++.
+// Keywords and functions of CUDA C++.
 #define __global__
 #define __device__
 #define __restrict__ __restrict
@@ -333,7 +333,7 @@ T atomicAdd(T* address, T value) {
 }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
-/// A product and a sum that are rounded one by one, whatever the compiler likes to join.
+/// Product and sum with separate rounding, which the compiler must not fuse.
 inline float __fmul_rn(float a, float b) {
   const volatile float product = a * b;
   return product;

@@ -2,12 +2,12 @@
 
 namespace mnist_train::grid {
 
-/// The order in which the threads of a block, and the blocks of a grid, begin.
+/// The order in which the threads of a block and the blocks of a grid begin.
 enum class Order { kForwards, kBackwards };
 
 inline Order order = Order::kForwards;
 
-/// Lets threads and blocks begin in another order as long as it lives.
+/// While it exists, threads and blocks begin in this order.
 class ScopedOrder {
  public:
   explicit ScopedOrder(Order changed) { order = changed; }
