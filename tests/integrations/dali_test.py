@@ -112,7 +112,7 @@ def config_of(sets, name, **changes):
 
 
 @pytest.mark.parametrize("name", ("png", "folder"))
-def test_lossless_formats_train_to_the_same_bits_with_either_decoder(tmp_path, sets, name):
+def test_lossless_formats_train_bit_identically_with_either_decoder(tmp_path, sets, name):
     ours = train(tmp_path, config_of(sets, name, decode="stream"), processes=2, output="ours")
     dalis = train(tmp_path, config_of(sets, name, decode="dali", decode_threads=2), processes=2, output="dalis")
     assert dalis.digest() == ours.digest()

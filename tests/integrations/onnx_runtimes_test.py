@@ -1,4 +1,4 @@
-"""ONNX files of networks with batch norm give the probabilities of `predict` in OpenCV and OpenVINO, for any batch size."""
+"""ONNX files of networks with batch norm give the same probabilities as `predict` in OpenCV and OpenVINO, for any batch size."""
 
 import numpy
 import pytest
@@ -55,7 +55,7 @@ def weights_of(run_folder, folder):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_other_runtimes_give_the_probabilities_of_predict(tmp_path, name):
+def test_other_runtimes_match_the_probabilities_of_predict(tmp_path, name):
     images = numpy.random.default_rng(1).integers(0, 256, (10, 64, 64, 3), numpy.uint8)
     files = write_class_folders(tmp_path / "photos", {f"class-{label}": images[2 * label:2 * label + 2] for label in range(5)})
     folder = train(tmp_path, {"data": own_data("image-folder", tmp_path / "photos", size=64, channels=3), "batch_size": 5,

@@ -28,7 +28,7 @@ def mpirun(engine, folder, changes, processes=2, before=()):
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_mpirun_gives_the_weights_of_our_launcher(engine, tmp_path, processes):
+def test_mpirun_trains_the_same_weights_as_our_launcher(engine, tmp_path, processes):
     expected = train(tmp_path, CONFIG, processes=processes, output="own")
     with mpirun(engine, tmp_path, CONFIG, processes) as process:
         assert process.wait() == 0, process.stderr
@@ -45,7 +45,7 @@ def test_a_script_may_wrap_the_program_under_mpirun(engine, tmp_path):
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_shards_give_the_same_bits_under_mpirun(engine, tmp_path, processes):
+def test_shards_are_bit_identical_under_mpirun(engine, tmp_path, processes):
     changes = CONFIG | {"deterministic": {"shards": 4}}
     expected = train(tmp_path, changes, processes=2, output="own")
     with mpirun(engine, tmp_path, changes, processes) as process:

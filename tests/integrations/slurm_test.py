@@ -150,7 +150,7 @@ ADDRESS = {"MASTER_ADDR": "127.0.0.1"}
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_srun_gives_the_weights_of_our_launcher(slurm, expected, tmp_path, nodes):
+def test_srun_trains_the_same_weights_as_our_launcher(slurm, expected, tmp_path, nodes):
     config = write_config(tmp_path, CONFIG)
     slurm.run("srun", "-N", nodes, "-n", 2, BINARY, "--config", config, "--output", tmp_path / "run", **(ADDRESS if nodes == 2 else {}))
     folder = RunFolder(tmp_path / "run")
@@ -187,7 +187,7 @@ def test_a_killed_task_ends_the_step(slurm, tmp_path):
     assert slurm.state(job) == "FAILED"
 
 
-def test_the_shipped_job_requeues_itself_after_a_lost_task_and_ends_with_the_same_bits(slurm, expected_longer, tmp_path):
+def test_the_shipped_job_requeues_itself_after_a_lost_task_and_ends_bit_identical(slurm, expected_longer, tmp_path):
     job = slurm.submit(ready_job(write_config(tmp_path, LONGER), tmp_path / "run"), "--requeue", "--open-mode=append",
                        f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
@@ -224,7 +224,7 @@ def test_a_job_saves_before_its_time_limit(slurm, tmp_path):
     assert int(folder.checkpoints()[-1].stem[5:]) == folder.last_step()
 
 
-def test_usr1_saves_and_requeues_and_the_job_ends_with_the_same_bits(slurm, expected_longer, tmp_path):
+def test_usr1_saves_and_requeues_and_the_job_ends_bit_identical(slurm, expected_longer, tmp_path):
     config = write_config(tmp_path, LONGER)
     job = slurm.submit(f"srun {BINARY} --config {config} --output {tmp_path}/run\n", "--requeue",
                        "--open-mode=append", f"--output={tmp_path}/log")

@@ -37,7 +37,7 @@ def events(run):
     return json.loads(run_python("-c", READER, run.path).stdout)
 
 
-def test_its_reader_finds_every_scalar(run, events):
+def test_tensorboards_reader_finds_every_scalar(run, events):
     assert set(events["scalars"]) == {
         "step/loss", "step/accuracy", "step/learning_rate", "step/samples_per_second", "loss/train", "loss/test", "accuracy/train",
         "accuracy/test", "balanced_accuracy/test", "top5_accuracy/test", "seconds/train", "seconds/test"}
@@ -47,12 +47,12 @@ def test_its_reader_finds_every_scalar(run, events):
         [line["step"], pytest.approx(line["loss"], rel=1e-6)] for line in run.steps()]
 
 
-def test_its_reader_finds_histograms(run, events):
+def test_tensorboards_reader_finds_histograms(run, events):
     assert [step for step, _ in events["histograms"]["weights/conv1.weight"]] == [line["step"] for line in run.epochs()]
     assert {count for _, count in events["histograms"]["gradients/fc1.weight"]} == {800 * 500}
 
 
-def test_its_server_shows_the_run(run):
+def test_tensorboards_server_shows_the_run(run):
     port = free_port()
     server = subprocess.Popen([PYTHON, "-m", "tensorboard.main", "--logdir", run.path, "--port", str(port), "--host", "127.0.0.1"],
                               env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Does a few runs of scripts/chaos."""
+"""Tests scripts/chaos with a few runs."""
 
 import chaos
 import pytest
@@ -6,7 +6,7 @@ import pytest
 pytestmark = pytest.mark.sweep
 
 
-def test_runs_with_random_faults_end_with_the_weights_of_the_undisturbed_run():
+def test_runs_with_random_faults_end_with_the_same_weights_as_the_undisturbed_run():
     said = []
     assert chaos.run_chaos(runs=5, seed=7, say=said.append) == 0, "\n".join(said)
     assert len(said) == 5

@@ -50,7 +50,7 @@ def test_a_preview_of_many_large_images_reaches_rank_0(tmp_path):
     assert width * height > 128 * 244 * 244 and page.stat().st_size > 1e6
 
 
-def test_an_lmdb_trains_the_same_bits_as_idx_on_one_and_two_processes(tmp_path, sets):
+def test_an_lmdb_trains_bit_identically_to_idx_on_one_and_two_processes(tmp_path, sets):
     plain = train(tmp_path, merged({"epochs": 1}, data(sets, "idx")), output="idx")
     folder = train(tmp_path, merged({"epochs": 1}, data(sets, "lmdb")), output="lmdb")
     assert folder.digest() == plain.digest()

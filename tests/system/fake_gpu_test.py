@@ -80,7 +80,7 @@ def test_sigterm_stops_a_run_with_epochs_shorter_than_the_polling_interval(tmp_p
     assert [step["step"] for step in resumed.steps()] == list(range(1, stopped["steps"] + 6))
 
 
-def test_a_stop_that_is_seen_after_the_last_step_still_evaluates(tmp_path):
+def test_a_stop_request_that_is_seen_after_the_last_step_still_evaluates(tmp_path):
     changes = merged(ENDLESS, TINY | {"max_steps": 14})  # the host polls after steps 1, 3, 7 and 15
     with start(tmp_path, changes, processes=1, variables=fake_gpus(kernel_us=500)) as process:
         process.wait_for_step(9)

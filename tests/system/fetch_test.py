@@ -74,7 +74,7 @@ def assert_whole(folder):
         assert (folder / name).read_bytes() == (MNIST / name).read_bytes()
 
 
-def test_fetches_four_files_once(tmp_path):
+def test_fetch_downloads_four_files_once(tmp_path):
     with Mirror() as mirror:
         done = fetch(tmp_path / "mnist", mirror.url)
         assert done.stdout.split() == [str(tmp_path / "mnist" / name) for name in NAMES]
@@ -175,7 +175,7 @@ def test_one_process_downloads_while_others_wait(tmp_path):
     assert_whole(tmp_path)
 
 
-def test_usage(tmp_path):
+def test_invalid_calls_are_refused(tmp_path):
     fetch(tmp_path, name="imagenet", expect=2)
     run("fetch", "mnist", expect=2)
     assert "/proc/nowhere: cannot create the folder" in fetch("/proc/nowhere", MNIST.as_uri(), expect=2).stderr

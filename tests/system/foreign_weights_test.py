@@ -47,20 +47,20 @@ def scores_of(weights, tmp_path):
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_weights_of_other_programs_give_pytorchs_logits(tmp_path, name):
+def test_weights_of_other_programs_give_the_same_logits_as_pytorch(tmp_path, name):
     ours, pixels = scores_of(FOLDER / name, tmp_path)
     with torch.no_grad():
         theirs = torch.log_softmax(model()(pixels).double(), dim=1).numpy()
     assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize("name, left_out", [("lightning.ckpt", "class_weight"), ("extra.safetensors", "aux.weight"), ("objects5.pt", ""),
-                                            ("kinds.pt", "")])
-def test_a_run_starts_from_weights_of_other_programs_and_lists_ignored_tensors(tmp_path, name, left_out):
+@pytest.mark.parametrize("name, ignored", [("lightning.ckpt", "class_weight"), ("extra.safetensors", "aux.weight"),
+                                           ("objects5.pt", ""), ("kinds.pt", "")])
+def test_a_run_starts_from_weights_of_other_programs_and_lists_ignored_tensors(tmp_path, name, ignored):
     begun = train(tmp_path, changes(str(FOLDER / name)))
     for key, value in saved_weights().items():
         assert (begun.weights()[key] == value).all(), key
-    assert f"ignored 1 tensor that the model does not have: {left_out}" in begun.stderr or not left_out
+    assert f"ignored 1 tensor that the model does not have: {ignored}" in begun.stderr or not ignored
     # If the file has no batch count, only batches of this run are counted.
     assert name != "extra.safetensors" or begun.weights()["bn1.num_batches_tracked"] == 1
 

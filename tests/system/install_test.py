@@ -37,10 +37,10 @@ def test_installed_pages_have_no_broken_links(prefix):
     assert [(page, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
-def test_it_trains_on_the_installed_mnist(prefix):
+def test_the_installed_program_trains_on_the_installed_mnist(prefix):
     train_installed(prefix, "run", "--nproc-per-node=2")
     assert json.loads((prefix / "run/summary.json").read_text())["world_size"] == 2
 
 
-def test_it_finds_the_installed_mnist_under_torchrun(prefix):
+def test_the_installed_program_finds_the_installed_mnist_under_torchrun(prefix):
     train_installed(prefix, "worker", **rank_variables())

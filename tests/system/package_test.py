@@ -82,7 +82,7 @@ def test_the_same_build_gives_the_same_bytes(wheel, tmp_path):
     assert package(tmp_path).read_bytes() == wheel.read_bytes()
 
 
-def test_it_trains_from_any_folder_and_python_execs_the_binary(environment, tmp_path):
+def test_the_wheel_trains_from_any_folder_and_python_execs_the_binary(environment, tmp_path):
     program = subprocess.Popen([environment / "bin/mnist-train", "--config", "-", "--output", "run", "--nproc-per-node=2"],
                                stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={})
     deadline = time.monotonic() + 30
@@ -96,7 +96,7 @@ def test_it_trains_from_any_folder_and_python_execs_the_binary(environment, tmp_
     assert summary["status"] == "finished" and summary["world_size"] == 2 and summary["test_accuracy"] > 0.3
 
 
-def test_its_configs_are_found_by_name(mnist_train):
+def test_the_wheels_configs_are_found_by_name(mnist_train):
     for config in (REPOSITORY / "configs").glob("*.json"):
         done = mnist_train("--config", config.stem, "--dry-run")
         assert json.loads(done.stdout)["epochs"] == json.loads(config.read_text()).get("epochs", 10)
@@ -104,7 +104,7 @@ def test_its_configs_are_found_by_name(mnist_train):
     assert "configs that come with mnist-train: dali_mlp, " in done.stderr
 
 
-def test_fetch_works(mnist_train, tmp_path):
+def test_fetch_works_from_the_wheel(mnist_train, tmp_path):
     mirror = REPOSITORY / "third_party/mnist"
     mnist_train("fetch", "mnist", "--to", tmp_path / "fetched", "--mirror", mirror.as_uri())
     assert len(list((tmp_path / "fetched").glob("*.gz"))) == 4

@@ -96,7 +96,7 @@ def check_metadata(path, name, outputs, element):
 
 
 @pytest.mark.parametrize("name", swept(list(DATA), ["crop", "gray", "augmented"]))
-def test_exports_give_the_probabilities_of_predict_and_describe_the_preprocessing(tmp_path, photos, trained, name):
+def test_exports_match_the_probabilities_of_predict_and_describe_the_preprocessing(tmp_path, photos, trained, name):
     folder, (settings, size) = trained(name), DATA[name]
     files = sorted(photos.glob("*/*"))
     assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # otherwise wrong pixels could pass

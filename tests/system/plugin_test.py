@@ -30,12 +30,12 @@ def with_plugin(library, options=None, **others):
     return merged(CONFIG, {"model": {"plugin": str(library), "options": OPTIONS if options is None else options}, **others})
 
 
-def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, example):
+def test_a_stopped_run_resumes_bit_identically(tmp_path, example):
     changes = with_plugin(example, epochs=4, precision="bf16")
     assert check_that_a_stopped_run_resumes(tmp_path, changes, 2).summary()["precision"] == "bf16"
 
 
-def test_it_trains_and_its_checkpoints_can_be_evaluated(tmp_path, example):
+def test_a_plug_in_trains_and_its_checkpoints_can_be_evaluated(tmp_path, example):
     changes = with_plugin(example, learning_rate=0.05, sgd_momentum=0.9, epochs=4)
     folder = train(tmp_path, changes, processes=2)
     assert list(folder.weights()) == ["gain", "conv.weight", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var",
@@ -46,7 +46,7 @@ def test_it_trains_and_its_checkpoints_can_be_evaluated(tmp_path, example):
     assert evaluated["test_accuracy"] == pytest.approx(accuracy) and accuracy > 0.4
 
 
-def test_describe_shows_its_modules(tmp_path, example):
+def test_describe_shows_a_plug_ins_modules(tmp_path, example):
     shown = run("describe", "--config", write_config(tmp_path, with_plugin(example, {"width": 4})), expect=0)
     rows = [line.split() for line in shown.stdout.splitlines()[2:]]
     trained = "rate 0.01, decay 0".split()
@@ -55,7 +55,7 @@ def test_describe_shows_its_modules(tmp_path, example):
                     ["sum", "763", "–"]]
 
 
-def test_its_frozen_batch_norm_keeps_its_statistics(tmp_path, example):
+def test_a_plug_ins_frozen_batch_norm_keeps_its_statistics(tmp_path, example):
     def norm(steps, frozen):
         changes = with_plugin(example, {}, max_steps=steps, parameters=[{"match": "norm.*", "frozen": frozen}])
         weights = train(tmp_path, changes, output=f"run{steps}{frozen}").weights()
@@ -66,7 +66,7 @@ def test_its_frozen_batch_norm_keeps_its_statistics(tmp_path, example):
     assert not set(norm(1, False).values()) & set(norm(5, False).values())
 
 
-def test_its_initial_weights_depend_on_the_seed(tmp_path, example):
+def test_a_plug_ins_initial_weights_depend_on_the_seed(tmp_path, example):
     def first_weights(seed, name):
         changes = with_plugin(example, {}, seed=seed, learning_rate=0, max_steps=1)
         return train(tmp_path, changes, output=name).weights()["fc.weight"].tobytes()

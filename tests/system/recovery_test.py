@@ -1,4 +1,4 @@
-"""After a lost process all processes restart quickly from a snapshot in memory, and end with the same bits."""
+"""After a process is lost, all processes restart quickly from a snapshot in memory and end bit-identical."""
 
 import os
 import random
@@ -47,7 +47,7 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.clock
 @pytest.mark.parametrize("processes, strategy", swept([(2, "flat"), (3, "bucketed"), (3, "shared_memory")],
                                                           [(3, "shared_memory")]))
-def test_a_run_that_loses_ranks_repeatedly_resumes_from_memory_to_the_same_bits(tmp_path, processes, strategy):
+def test_a_run_that_loses_ranks_repeatedly_resumes_bit_identically_from_memory(tmp_path, processes, strategy):
     config = CONFIG | averaging(strategy)
     expected = train(tmp_path, config, processes=processes, output="undisturbed")
     draw = random.Random(processes)

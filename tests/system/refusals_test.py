@@ -32,7 +32,7 @@ def test_a_missing_data_set_is_reported_with_the_command_that_downloads_it(tmp_p
 
 @pytest.mark.parametrize("config, made", [("dali_mlp", "--to lmdb:{}/data/mnist-lmdb`"),
                                           ("mixup_image_folder", "put folders of pictures (.jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm) there")])
-def test_a_shipped_config_without_its_data_reports_how_to_get_them(tmp_path, config, made):
+def test_a_shipped_config_without_its_data_reports_how_to_get_the_data(tmp_path, config, made):
     refused = run("--config", config, "--set", "device=cpu", folder=tmp_path, expect=3)
     first = refused.stderr.splitlines()[0]
     assert "no such file or folder (data.train)" in first and made.format(tmp_path) in first, first
@@ -76,7 +76,7 @@ def test_an_error_found_after_the_start_is_reported_with_its_position_in_the_con
 
 @pytest.mark.parametrize("data_format", ["idx", "lmdb"])
 @pytest.mark.parametrize("name, kind", [("mnist.npz", "a NumPy archive (.npz)"), ("train.csv", "a text table (CSV)")])
-def test_data_in_another_format_are_refused_with_a_remedy(tmp_path, data_format, name, kind):
+def test_data_in_another_format_is_refused_with_a_remedy(tmp_path, data_format, name, kind):
     folder = tmp_path / "set"
     folder.mkdir()
     if kind.startswith("a NumPy"):

@@ -70,7 +70,7 @@ def with_file_system(options, script, *arguments):
 
 
 @needs_mounts
-def test_a_full_disk_exits_5_and_the_run_resumes_to_the_same_bits(tmp_path, undisturbed):
+def test_a_full_disk_exits_5_and_the_run_resumes_bit_identically(tmp_path, undisturbed):
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
     command = '"$2" --config "$3" --output "$FOLDER/run" --nproc-per-node 2'

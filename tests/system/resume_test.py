@@ -87,7 +87,7 @@ def check_that_a_stopped_run_resumes(folder, changes, processes):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_run_stopped_within_an_epoch_resumes_to_the_same_bits(tmp_path, recipe):
+def test_a_run_stopped_within_an_epoch_resumes_bit_identically(tmp_path, recipe):
     processes, changes = RECIPES[recipe]
     whole = check_that_a_stopped_run_resumes(tmp_path, CONFIG | changes, processes)
     rates = [step["learning_rate"] for step in whole.steps()]

@@ -54,7 +54,7 @@ def test_everything_besides_gradients_is_computed_by_shard_too(tmp_path, shards,
         assert results(folder) == expected, (processes, strategy)
 
 
-def test_resuming_on_other_numbers_of_processes_gives_the_same_bits(tmp_path):
+def test_resuming_on_other_numbers_of_processes_is_bit_identical(tmp_path):
     changes = config("lenet", "bf16", checkpoint={"every_steps": 3}, epochs=2)
     expected = train(tmp_path, changes, processes=2, output="whole")
     steps = len(expected.steps())
@@ -70,7 +70,7 @@ def test_resuming_on_other_numbers_of_processes_gives_the_same_bits(tmp_path):
 
 
 @pytest.mark.sweep
-def test_a_killed_rank_does_not_change_the_bits(tmp_path):
+def test_a_run_that_loses_a_rank_ends_bit_identical(tmp_path):
     changes = config("net", "bf16", checkpoint={"every_steps": 3}, launch={"max_restarts": 1})
     expected = results(train(tmp_path, changes, processes=1, output="whole"))
     with start(tmp_path, changes, processes=3) as process:
@@ -82,7 +82,7 @@ def test_a_killed_rank_does_not_change_the_bits(tmp_path):
 
 
 @pytest.mark.sweep
-def test_torchrun_gives_the_same_bits(tmp_path):
+def test_torchrun_trains_bit_identically(tmp_path):
     import_torch()
     expected = results(train(tmp_path, config(), processes=2, output="own"))
     with torchrun(tmp_path, config(), "--standalone", "--nproc-per-node", 3) as process:

@@ -131,7 +131,7 @@ def ended_process():
     return process.pid
 
 
-def test_a_run_trains_without_file_locks_with_one_warning(tmp_path):
+def test_a_run_trains_with_one_warning_if_file_locks_are_unsupported(tmp_path):
     (tmp_path / "run").mkdir()
     pid = ended_process()
     (tmp_path / "run/.lock").write_text(f"process {pid} on {os.uname().nodename}")
@@ -161,7 +161,7 @@ def test_fetch_works_without_file_locks(tmp_path):
     assert len(list((tmp_path / "data").iterdir())) == 4
 
 
-def test_a_run_trains_though_folders_cannot_be_synced_with_one_warning(tmp_path, whole):
+def test_a_run_trains_with_one_warning_if_folders_cannot_be_synced(tmp_path, whole):
     folder = tmp_path / "run"
     command = ["--config", write_config(tmp_path, CONFIG), "--output", folder, "--nproc-per-node", 1]
     done, trace = inject(tmp_path, "fsync:error=EINVAL", *command, paths=[folder, folder / "checkpoints"])

@@ -50,7 +50,7 @@ def decoded_before(tmp_path_factory, sets):
 
 
 @pytest.mark.parametrize("processes", swept([1, 2], [2]))
-def test_streaming_trains_to_the_same_bits(tmp_path, sets, decoded_before, processes):
+def test_streaming_trains_bit_identically(tmp_path, sets, decoded_before, processes):
     folder = train(tmp_path, config_of(sets, decode="stream", decode_threads=3), processes=processes)
     before = decoded_before[processes]
     assert folder.digest() == before.digest()

@@ -22,7 +22,7 @@ def own_launcher(tmp_path_factory):
     return train(tmp_path_factory.mktemp("own"), CONFIG, processes=2)
 
 
-def test_torchrun_gives_the_weights_of_our_launcher(tmp_path, own_launcher):
+def test_torchrun_trains_the_same_weights_as_our_launcher(tmp_path, own_launcher):
     with torchrun(tmp_path, CONFIG, "--standalone") as process:
         assert process.wait() == 0, process.stderr
         folder = process.run_folder
@@ -41,7 +41,7 @@ def test_a_killed_rank_ends_torchrun_and_leaves_no_process(tmp_path):
         assert "rank 0" in process.stderr and "lost another rank" in process.stderr
 
 
-def test_a_restart_by_torchrun_resumes_from_the_checkpoint_to_the_same_bits(tmp_path, own_launcher):
+def test_a_restart_by_torchrun_resumes_bit_identically_from_the_checkpoint(tmp_path, own_launcher):
     with torchrun(tmp_path, CONFIG, "--standalone", "--max-restarts", 1) as process:
         process.wait_for_step(16)
         send(process.wait_for_ranks(2)[1], signal.SIGKILL)
@@ -71,7 +71,7 @@ def two_agents(folder, *flags):
 
 
 @pytest.mark.sweep
-def test_torchrun_with_two_agents_gives_the_weights_of_our_launcher(tmp_path, own_launcher_flat):
+def test_torchrun_with_two_agents_trains_the_same_weights_as_our_launcher(tmp_path, own_launcher_flat):
     with two_agents(tmp_path) as agents:
         for agent in agents:
             assert agent.wait() == 0, agent.stderr
@@ -80,7 +80,7 @@ def test_torchrun_with_two_agents_gives_the_weights_of_our_launcher(tmp_path, ow
 
 
 @pytest.mark.sweep
-def test_two_agents_of_torchrun_restart_after_a_lost_rank_to_the_same_bits(tmp_path, own_launcher_flat):
+def test_two_torchrun_agents_restart_after_a_lost_rank_and_end_bit_identical(tmp_path, own_launcher_flat):
     with two_agents(tmp_path, "--max-restarts", 1) as agents:
         agents[0].wait_for_step(16)
         send(next(pid for agent in agents for rank, pid in agent.ranks().items() if rank == 1), signal.SIGKILL)
@@ -109,7 +109,7 @@ def test_manually_started_ranks_meet_at_the_master_port(tmp_path, own_launcher):
 
 
 @pytest.mark.parametrize("strategy, code", swept([("auto", 0), ("shared_memory", 2)], [("auto", 0)]))
-def test_ranks_in_separate_user_namespaces_use_flat_and_shards_keep_their_bits(tmp_path, strategy, code):
+def test_ranks_in_separate_user_namespaces_use_flat_and_shards_stay_bit_identical(tmp_path, strategy, code):
     """Like one rootless container per rank: no rank may access another one's /proc/PID/fd."""
     apart = ["unshare", "--user", "--map-root-user"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:

@@ -87,7 +87,7 @@ def test_a_script_trains_like_the_built_in_network(tmp_path, save):
     assert scripted.losses()[-1] == pytest.approx(built_in.losses()[-1], rel=1e-4)
 
 
-def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, small):
+def test_a_stopped_run_resumes_bit_identically(tmp_path, small):
     changes = with_script(small, epochs=4, precision="bf16", **averaging("bucketed"))
     assert check_that_a_stopped_run_resumes(tmp_path, changes, 2).summary()["precision"] == "bf16"
 
