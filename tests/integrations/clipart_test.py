@@ -51,7 +51,7 @@ def test_the_run_has_six_classes_and_holds_out_a_fifth_of_each(walk):
     for row in record["classes"]:
         count = row["train"] + row["validation"] + row["test"]
         files = sum(len(files) for _, _, files in os.walk(CLIPART / row["name"]))
-        assert files - 15 <= count <= files  # too large images are skipped
+        assert files - 15 <= count <= files  # images that are too large are skipped
         assert abs(row["test"] - 0.2 * count) <= 4 and row["validation"] > 0
         assert row["test"] == sum(class_of(name) == row["name"] for name in record["test"])
     assert not set(record["test"]) & set(record["validation"])
@@ -65,7 +65,7 @@ def test_the_network_learned_and_evaluation_agrees_with_single_predictions(walk)
     record = json.loads((folder / "runs/clipart/dataset.json").read_text())
     evaluated = json.loads(outputs["evaluate"])
     assert evaluated["samples"] == len(record["test"])
-    assert evaluated["test_balanced_accuracy"] > 0.28  # a constant prediction has 0.17
+    assert evaluated["test_balanced_accuracy"] > 0.28  # a constant prediction scores 0.17
     rows = json_lines(outputs["predict --test"])
     assert len(rows) == len(record["test"])
     right = {name: [row["class"] == name for row in rows if class_of(row["file"]) == name] for name in CLIPART_CLASSES}

@@ -1,4 +1,4 @@
-"""Published weights give the logits of the original network."""
+"""Published weights give the same logits as the original network."""
 
 import copy
 import subprocess

@@ -1,4 +1,4 @@
-"""Reads the offline files of scripts/integrations/wandb_sync with the real wandb's reader."""
+"""Reads offline files written by scripts/integrations/wandb_sync with the real wandb's reader."""
 
 import json
 import subprocess

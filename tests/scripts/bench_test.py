@@ -167,7 +167,7 @@ def test_both_sides_reach_the_same_accuracy_in_a_short_benchmark(tmp_path):
     assert done.returncode == 0, done.stderr
     result = json.loads(output.read_text())
     case = result["cases"]["net"]
-    accuracy = {side: figures["test_accuracy"]["median"] for side, figures in case["sides"].items()}
+    accuracy = {side: side_result["test_accuracy"]["median"] for side, side_result in case["sides"].items()}
     assert all(0.6 < value < 0.95 for value in accuracy.values()), accuracy
     assert abs(accuracy["ours_fp32"] - accuracy["best_fp32"]) < 0.1
     assert case["loss_check"]["best_fp32"]["distance"] < 1e-4

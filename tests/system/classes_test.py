@@ -37,7 +37,7 @@ def many_classes(data, **others):
             "report": {"predictions": {"batches": 1, "images_per_batch": 20}}, "data": data, **others}
 
 
-def measures(truth, scores):
+def metrics_of(truth, scores):
     """Computes metrics of labels [n] and scores [n, classes] with numpy: overall, and per class samples, precision, recall, F1."""
     classes = scores.shape[1]
     guess = scores.argmax(axis=1)
@@ -45,9 +45,9 @@ def measures(truth, scores):
     correct = numpy.bincount(truth[truth == guess], minlength=classes)
     recall = correct / numpy.maximum(samples, 1)
     top5 = (numpy.argsort(-scores, axis=1)[:, :5] == truth[:, None]).any(axis=1)
-    figures = {"accuracy": (truth == guess).mean(), "balanced_accuracy": recall[samples > 0].mean(),
+    metrics = {"accuracy": (truth == guess).mean(), "balanced_accuracy": recall[samples > 0].mean(),
                "top5_accuracy": top5.mean()}
-    return figures, {"samples": samples, "precision": correct / numpy.maximum(predicted, 1), "recall": recall,
+    return metrics, {"samples": samples, "precision": correct / numpy.maximum(predicted, 1), "recall": recall,
                      "f1": 2 * correct / numpy.maximum(samples + predicted, 1), "predicted": predicted, "correct": correct}
 
 
@@ -60,23 +60,23 @@ def test_metrics_match_numpy_for_any_number_of_classes(tmp_path, classes):
     files = sorted((tmp_path / "data" / "test").glob("*/*.png"))
     rows = printed_rows("predict", "--checkpoint", checkpoint, *files)
     truth = numpy.array([int(row["file"].split("class-")[1][:5]) for row in rows])
-    figures, by_class = measures(truth, numpy.array([row["scores"] for row in rows]))
+    metrics, per_class = metrics_of(truth, numpy.array([row["scores"] for row in rows]))
     assert evaluated["samples"] == len(files)
-    for key, value in figures.items():
+    for key, value in metrics.items():
         assert evaluated[f"test_{key}"] == pytest.approx(value), key
-    assert 1 / classes < figures["accuracy"] < 1  # otherwise the test is vacuous
+    assert 1 / classes < metrics["accuracy"] < 1  # otherwise the test is vacuous
     assert [row["name"] for row in evaluated["classes"]] == [f"class-{label:05}" for label in range(classes)]
     for key in ("samples", "precision", "recall", "f1"):
-        assert [row[key] for row in evaluated["classes"]] == pytest.approx(list(by_class[key])), key
+        assert [row[key] for row in evaluated["classes"]] == pytest.approx(list(per_class[key])), key
     epochs = folder.epochs()
     best = max(epochs, key=lambda epoch: epoch["test_accuracy"])
-    assert all(best[f"test_{key}"] == pytest.approx(value) for key, value in figures.items())
+    assert all(best[f"test_{key}"] == pytest.approx(value) for key, value in metrics.items())
     assert ("confusion" in best) == (classes <= 1024) != ("class_counts" in best)
     if "confusion" in best:
         assert numpy.array(best["confusion"]).shape == (classes, classes)
-        assert list(numpy.diag(best["confusion"])) == list(by_class["correct"])
+        assert list(numpy.diag(best["confusion"])) == list(per_class["correct"])
     else:
-        assert best["class_counts"] == {key: list(by_class[key]) for key in ("samples", "predicted", "correct")}
+        assert best["class_counts"] == {key: list(per_class[key]) for key in ("samples", "predicted", "correct")}
         assert (folder.path / "metrics.jsonl").stat().st_size < 40 * classes * len(epochs)
     check_predictions(folder, rows, best is epochs[-1])
     assert "What does it get wrong?" in (folder.path / "report.html").read_text()
@@ -119,13 +119,13 @@ def test_every_command_supports_300_classes(tmp_path):
 def test_300_classes_train_alike_on_one_and_two_processes_and_streamed(tmp_path):
     data = pictures(tmp_path / "data", 300)
     expected = train(tmp_path, many_classes(data), output="one")
-    figures = [epoch["test_balanced_accuracy"] for epoch in expected.epochs()]
-    assert figures[-1] > 0.1
+    accuracies = [epoch["test_balanced_accuracy"] for epoch in expected.epochs()]
+    assert accuracies[-1] > 0.1
     for processes, decode in ((2, "once"), (1, "stream"), (2, "stream")):
         folder = train(tmp_path, many_classes({**data, "decode": decode}), processes=processes,
                        output=f"{decode}-{processes}")
         assert relative_difference(folder.weights(), expected.weights()) < TOLERANCE
-        assert [epoch["test_balanced_accuracy"] for epoch in folder.epochs()] == pytest.approx(figures, abs=0.01)
+        assert [epoch["test_balanced_accuracy"] for epoch in folder.epochs()] == pytest.approx(accuracies, abs=0.01)
 
 
 @pytest.mark.sweep
@@ -198,7 +198,7 @@ def test_early_stopping_uses_the_metric_of_best_by(tmp_path, unequal):
     for best_by, key in (("accuracy", "accuracy"), ("balanced_accuracy", "balanced_accuracy"), ("loss", "accuracy")):
         folder = train(tmp_path, UNSTEADY | {"epochs": 40, "data": unequal, "early_stopping": {"patience": 2},
                                              "checkpoint": {"best_by": best_by}}, output=best_by)
-        figures = [epoch[f"test_{key}"] for epoch in folder.epochs()]
+        values = [epoch[f"test_{key}"] for epoch in folder.epochs()]
         assert folder.summary()["ended_by"] == "early_stopping"
-        assert max(figures[:-2]) >= max(figures[-2:]) and len(figures) < 40
-        assert all(max(figures[i - 1:i + 1]) > max(figures[:i - 1]) for i in range(2, len(figures) - 1))
+        assert max(values[:-2]) >= max(values[-2:]) and len(values) < 40
+        assert all(max(values[i - 1:i + 1]) > max(values[:i - 1]) for i in range(2, len(values) - 1))

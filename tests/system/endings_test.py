@@ -173,7 +173,7 @@ def test_a_signal_after_the_last_step_does_not_contradict_the_output(tmp_path):
 
 
 def test_unreadable_data_ends_with_the_complete_failure_block(tmp_path):
-    """Also if the launcher reads the data, not a rank."""
+    """The block is also complete if the launcher, not a rank, reads the data."""
     folder = train(tmp_path, {"epochs": 1})
     lost = ("--set", f"data.root={tmp_path}", "--resume", "auto")
     (tmp_path / "mnist").mkdir()

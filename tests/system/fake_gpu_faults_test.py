@@ -14,7 +14,7 @@ pytestmark = needs_fake_gpus
 
 HANG_TIMEOUT_S = 2
 ENDLESS = merged(ON_GPU, LONG_RUN | {"launch": {"hang_timeout_s": HANG_TIMEOUT_S, "max_restarts": 0}})
-WAYS = {  # of running a step
+WAYS = {  # ways to run a step
     "captured": {"cuda_graphs": "on"},
     "eager": {"cuda_graphs": "off"},
     "bucketed": {"gradient_averaging": {"strategy": "bucketed"}},
@@ -41,7 +41,7 @@ def test_without_our_launcher_a_rank_that_loses_its_peer_exits_in_time_and_repor
         assert "timed out" in first.stderr and "rank 1 did not respond" in first.stderr, first.stderr
 
 
-# Under other launchers there is no status board with phases. So steps are slow, and an evaluation has 50 batches.
+# Other launchers have no status board that shows phases, so steps are slow and an evaluation has 50 batches.
 EVALUATION = (20, {"test_batch_size": 10, "data": {"limit_test": 500}})  # the last step before the evaluation, config changes
 
 

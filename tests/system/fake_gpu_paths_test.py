@@ -79,7 +79,7 @@ def test_ranks_that_nccl_cannot_connect_use_gloo_and_eager_steps(tmp_path, path)
     assert (summary["backend"], summary["execution"], summary["world_size"]) == ("gloo", "eager", 2)
 
 
-def on_gpus_of_their_own(folder, changes, visible, expect=0):
+def on_separate_gpus(folder, changes, visible, expect=0):
     """Runs ranks as another launcher does, each with its own CUDA_VISIBLE_DEVICES, numbered from 0."""
     port = free_port()
     with at_once(worker(folder, rank, port, merged(ONE_EPOCH, changes), world_size=len(visible),
@@ -98,16 +98,16 @@ VISIBLE = [  # CUDA_VISIBLE_DEVICES of each rank, device of each rank
 
 @pytest.mark.parametrize("visible, devices", swept(VISIBLE, VISIBLE[:2]))
 def test_ranks_that_see_different_gpus_under_the_same_index_use_nccl(tmp_path, visible, devices):
-    ranks = on_gpus_of_their_own(tmp_path, {"backend": "nccl"}, visible)
+    ranks = on_separate_gpus(tmp_path, {"backend": "nccl"}, visible)
     assert ranks[0].run_folder.summary()["backend"] == "nccl"
     assert devices_in(rank.stderr for rank in ranks) == devices
 
 
 def test_ranks_that_share_one_gpu_use_gloo_whatever_its_index(tmp_path):
-    ranks = on_gpus_of_their_own(tmp_path, {"launch": {"devices": ["cuda:1", "cuda:0"]}}, ("0,1", "1,0"))
+    ranks = on_separate_gpus(tmp_path, {"launch": {"devices": ["cuda:1", "cuda:0"]}}, ("0,1", "1,0"))
     assert ranks[0].run_folder.summary()["backend"] == "gloo"
     (tmp_path / "refused").mkdir()
-    for failed in on_gpus_of_their_own(tmp_path / "refused", {"backend": "nccl"}, ("1", "1"), expect=2):
+    for failed in on_separate_gpus(tmp_path / "refused", {"backend": "nccl"}, ("1", "1"), expect=2):
         assert "ranks 0 and 1 share one" in failed.stderr, failed.stderr
 
 

@@ -20,7 +20,7 @@ RESNET18 = {"model": {"name": "resnet18"}, "batch_size": 8, "data": {"limit_trai
 TINY = {"model": {"name": "mlp", "hidden": [16]}}  # steps of a millisecond
 
 
-def why_none():
+def missing_part():
     if not (Path(BINARY).resolve().parent / "libmnist-train-cuda.so").exists():
         return "this build has no CUDA module"
     if not (LIBRARIES / "libfake_gpu.so").exists():
@@ -28,7 +28,7 @@ def why_none():
     return None
 
 
-needs_fake_gpus = pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
+needs_fake_gpus = pytest.mark.skipif(missing_part() is not None, reason=str(missing_part()))
 
 
 def fake_gpus(count=1, **settings):

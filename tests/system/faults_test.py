@@ -10,7 +10,7 @@ from support import (BINARY, LONG_RUN, Process, assert_gone, at_once, averaging,
                      wait_until, write_config)
 
 
-def the_one_block(process):
+def only_failure_block(process):
     """Returns the only failure block, whose first line has the cause."""
     blocks = re.findall(r"^mnist-train failed: .*(?:\n  .*)*", process.stderr, re.MULTILINE)
     assert len(blocks) == 1, process.stderr
@@ -31,7 +31,7 @@ def test_a_killed_rank_ends_the_run_and_is_reported(tmp_path, processes, rank, s
         assert process.wait() == 4
         assert time.monotonic() - killed_at < 3
         assert_gone(process, within_s=2)
-        block = the_one_block(process)
+        block = only_failure_block(process)
     assert f"rank {rank} (pid {pid}) was killed by signal 9 (Killed) in step" in block.splitlines()[0]
     for other in set(range(processes)) - {rank}:
         assert f"rank {other} " not in block.splitlines()[0]
@@ -64,7 +64,7 @@ def test_the_number_of_restarts_is_limited(tmp_path):
             wait_until(lambda: pid not in process.alive(), "the end of the rank")
         assert process.wait() == 4
         assert process.stderr.count("restart 1 of 1") == 1
-        the_one_block(process)
+        only_failure_block(process)
 
 
 @pytest.mark.clock
@@ -136,7 +136,7 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_at_the_same_step(tmp_path):
     failed = train(tmp_path, {"learning_rate": 1e30, "epochs": 50, "launch": {"max_restarts": 2}}, processes=2, expect=1)
     assert "restart" not in failed.stderr  # a restart would only repeat it
     assert failed.summary()["status"] == "failed" and "loss became" in failed.summary()["error"]
-    cause = the_one_block(failed).splitlines()[0]
+    cause = only_failure_block(failed).splitlines()[0]
     step = re.search(r"rank \d .*the loss became (?:NaN|infinite) at step (\d+): lower learning_rate", cause).group(1)
     assert set(re.findall(r"at step (\d+)", failed.stderr)) == {step}
     assert not failed.checkpoints() and not (failed.path / "model.pt").exists()
@@ -152,7 +152,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_partial_file(tmp_path):
         resource.prlimit(process.wait_for_ranks(2)[0], resource.RLIMIT_FSIZE, (1000000, 1000000))
         assert process.wait() == 5, process.stderr
         assert "File too large; raise the limit on file sizes (ulimit -f is 976.6 KiB)" in process.stderr
-        assert "rank 0" in the_one_block(process).splitlines()[0]
+        assert "rank 0" in only_failure_block(process).splitlines()[0]
         assert_gone(process, within_s=2)
         folder = process.run_folder
     assert len(folder.epochs()) == 1

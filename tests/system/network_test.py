@@ -38,7 +38,7 @@ def disturb(process, ended, held):
 
 
 def test_garbage_on_the_ports_changes_nothing(tmp_path):
-    """Sends it from before the rendezvous until the run ends."""
+    """It is sent from before the rendezvous until the run ends."""
     changes = merged(CONFIG, averaging("flat") | {"epochs": 4})
     expected = train(tmp_path, changes, processes=2, output="undisturbed")
     ended, held = threading.Event(), []

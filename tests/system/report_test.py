@@ -83,7 +83,7 @@ def test_misclassified_images_come_from_the_whole_test_set_with_any_number_of_pr
         (epoch,) = folder.epochs()
         confusion = numpy.array(epoch["confusion"])
         assert len(rows) == len({row["id"] for row in rows}) == min(240, confusion.sum() - confusion.trace())
-        # Also beyond the samples with stored predictions, and of every kind of confusion.
+        # Mistakes are also stored beyond the samples with stored predictions, and of every kind of confusion.
         assert not {row["id"] for row in rows} <= set(IDS)
         numpy.fill_diagonal(confusion, 0)
         assert {(row["truth"], row["guess"]) for row in rows} == {tuple(kind) for kind in numpy.argwhere(confusion)}

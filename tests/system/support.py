@@ -1,4 +1,4 @@
-"""Helpers of the system tests: they run the real binary and read its output files."""
+"""Helpers for the system tests, which run the real binary and read its output files."""
 
 import collections
 import contextlib
@@ -161,7 +161,7 @@ def run_on_terminal(*arguments, folder=None):
 
 
 class Process:
-    """A background process for the test to act on. Leaving the `with` block kills it and all its descendants."""
+    """A background process that the test acts on. Leaving the `with` block kills it and all its descendants."""
 
     def __init__(self, command, folder, run_folder=None, variables=None):
         self.mark = uuid.uuid4().hex
@@ -473,7 +473,7 @@ def read_mnist(part, count=None):
 
 
 class PtUnpickler(pickle.Unpickler):
-    """The subset of torch.load that model.pt needs, so that tests work without PyTorch."""
+    """Implements the subset of torch.load that model.pt needs, so that tests work without PyTorch."""
 
     def __init__(self, archive, root):
         super().__init__(archive.open(f"{root}/data.pkl"))

@@ -55,7 +55,7 @@ def torch_network(layers, shape, classes=10):
         arguments = {"name": entry} if isinstance(entry, str) else dict(entry)
         name, own_name = arguments.pop("name"), arguments.pop("as", str(index))
         modules[own_name] = MODULES[name](shape, **{key: plain(value, classes) for key, value in arguments.items()})
-        shape = shape_behind(modules[own_name], shape)
+        shape = shape_after(modules[own_name], shape)
     return nn.Sequential(modules)
 
 
@@ -66,7 +66,7 @@ def plain(value, classes):
     return tuple(value) if isinstance(value, list) and isinstance(value[0], int) else value
 
 
-def shape_behind(module, shape):
+def shape_after(module, shape):
     training = module.training
     with torch.no_grad():
         shape = tuple(module.eval()(torch.zeros(1, *shape)).shape[1:])

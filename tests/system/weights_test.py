@@ -76,8 +76,8 @@ def test_every_weights_format_evaluates_alike(tmp_path, trained, config):
     write_safetensors(tmp_path / "by_hand.safetensors", load(trained.path / "model.pt"))
     for path in (trained.checkpoints()[-1], trained.path / "model.pt", tmp_path / "by_pytorch.pt",
                  tmp_path / "by_hand.safetensors"):
-        figures = evaluate(path, config)
-        assert {name: figures[name] for name in expected} == expected, path
+        metrics = evaluate(path, config)
+        assert {name: metrics[name] for name in expected} == expected, path
 
 
 def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):
