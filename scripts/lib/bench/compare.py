@@ -1,4 +1,4 @@
-"""Runs the sides of each case, alternating, and compares their figures. A side is a peer in one precision."""
+"""Runs the sides of each case in turn and compares their results. A side is a peer in one precision."""
 
 import copy
 import dataclasses
@@ -12,7 +12,7 @@ from cases import CASES, flops_per_sample
 
 RATIOS = ("wall_seconds", "epoch_seconds", "startup_seconds", "peak_memory_mb")
 ERRORS = (RuntimeError, OSError, ValueError, TypeError, KeyError)
-# For the check of losses: one batch with all samples, so that their order does not matter, and a learning rate at which the
+# For the loss check: one batch with all samples, so that their order does not matter, and a learning rate at which the
 # loss falls fast enough to reveal a different optimizer.
 CHECK_SAMPLES, CHECK_LEARNING_RATE = 512, 0.1
 # Tolerances for rounding differences of losses, several times the observed 5e-6 and 1e-3. GPUs multiply fp32 as TF32.
@@ -34,7 +34,7 @@ def what(side):
 
 
 def summarize(runs):
-    """Returns the median and spread of each figure, without figures that some run lacks."""
+    """Returns the median and spread of each value, without values that some run lacks."""
     keys = [key for key in runs[0] if all(run[key] is not None for run in runs)]
     return {key: machine.spread([run[key] for run in runs]) for key in keys}
 
@@ -69,7 +69,7 @@ def check_losses(name, options, folder):
         try:
             checked[side] = {"losses": run_side(side, case, short, folder).losses()}
         except ERRORS as error:
-            failures[side] = f"check of losses: {error}"
+            failures[side] = f"loss check: {error}"
             continue
         precision = side.rsplit("_", 1)[1]
         ours = checked.get(f"ours_{precision}")
@@ -118,8 +118,8 @@ def measure(options, older, folder, keep):
     seen = machine.Machine(options.binary, options.processes, options.device)
     units = options.processes if options.device == "cuda" else 1  # number of devices that the rates are measured for
     result = {
-        "what": f"{options.processes} processes" + (" of one thread" if options.device == "cpu" else "") +
-                f" on {options.device}, {options.epochs} epochs, {options.runs} alternating runs per side",
+        "what": f"{options.processes}" + (" single-threaded" if options.device == "cpu" else "") +
+                f" processes on {options.device}, {options.epochs} epochs, {options.runs} interleaved runs of each program",
         "command": options.command, **seen.describe(), "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
     }

@@ -1,4 +1,4 @@
-"""Generates the Markdown tables of results from the files of scripts/bench/run, one per kind of processor."""
+"""Generates the Markdown tables from the result files of scripts/bench/run, one table per kind of processor."""
 
 from machine import NOT_MEASURED
 
@@ -26,8 +26,8 @@ def peers_of(result):
     return list(dict.fromkeys(side.rsplit("_", 1)[0] for case in result["cases"].values() for side in case["sides"]))
 
 
-def figure(side, key, scale=1.0):
-    """Returns a side's figure with its ratio to mnist-train; a dash if there is no such side."""
+def value_of(side, key, scale=1.0):
+    """Returns a side's value with its ratio to mnist-train; a dash if there is no such side."""
     if not side:
         return "–"
     times = side["times_as_much"].get(key)
@@ -40,7 +40,7 @@ def comparison_table(result):
 
     def add(label, key, case, precision, more="", scale=1.0):
         sides = [case["sides"].get(f"{peer}_{precision}") for peer in peers]
-        rows.append([label, precision, case["date"] if more else "", more, *(figure(side, key, scale) for side in sides)])
+        rows.append([label, precision, case["date"] if more else "", more, *(value_of(side, key, scale) for side in sides)])
 
     precisions = sorted({side.rsplit("_", 1)[1] for case in result["cases"].values() for side in case["sides"]})
     for name, case in result["cases"].items():
@@ -54,7 +54,7 @@ def comparison_table(result):
 
 
 def losses(result):
-    """Returns a sentence about the check of losses."""
+    """Returns a sentence about the loss check."""
     far, steps = {}, 0
     for case in result["cases"].values():
         for name, side in case["loss_check"].items() if case["loss_check"] != NOT_MEASURED else ():
@@ -73,6 +73,12 @@ def kind(result):
         return result["device"]
     chip = result["machine"]["processor"]
     return chip["name"] + "".join(f", {key} {chip[key]}" for key in ("family", "model"))
+
+
+def conditions(result):
+    """Returns the description of a result's runs, in today's words."""
+    text = result["what"].replace("alternating runs per side", "interleaved runs of each program")
+    return text.replace(" processes of one thread", " single-threaded processes")
 
 
 def measured(value, scale, unit):
@@ -103,7 +109,7 @@ SIDES_OF_RECOVERY = {"ours": "mnist-train", "ddp": "DistributedDataParallel unde
 
 
 def recovery_rows(result, peers):
-    """Returns the rows with the cost of a lost process for each peer, if measured."""
+    """Returns the rows with each peer's cost of a lost process, if measured."""
     sides = [result["goodput"].get(SIDES_OF_RECOVERY.get(peer)) for peer in peers]
     return [["process kill to next step of `lenet`", *(number(side["recovery_seconds"]["median"]) if side else "–" for side in sides)],
             ["goodput with a kill every 15 s", *(f"{100 * side['goodput']:.1f} %" if side else "–" for side in sides)]]
@@ -115,10 +121,10 @@ def make_small(results, recoveries=()):
     result = newest_first(results)[0]
     cases, peers = result["cases"], peers_of(result)
     first = next(iter(cases))
-    figures = [(f"epoch of `{name}`", "epoch_seconds", cases[name]) for name in CASES_OF_README if name in cases]
-    figures.append((f"launch to first step of `{first}`", "startup_seconds", cases[first]))
+    times = [(f"epoch of `{name}`", "epoch_seconds", cases[name]) for name in CASES_OF_README if name in cases]
+    times.append((f"launch to first step of `{first}`", "startup_seconds", cases[first]))
     rows = []
-    for label, key, case in figures:
+    for label, key, case in times:
         pairs = [[case["sides"].get(f"{peer}_{precision}") for precision in ("bf16", "fp32")] for peer in peers]
         rows.append([label, *(" / ".join(number(side[key]["median"]) if side else "–" for side in pair) if any(pair) else "–" for pair in pairs)])
     kills = []
@@ -127,7 +133,7 @@ def make_small(results, recoveries=()):
         rows += recovery_rows(recovery, peers)
         kills = [f"Kills: medians of {recovery['goodput']['kills']} on {kind(recovery)}, {recovery['date']}."]
     return [*table(["bf16 / fp32, seconds", *(SHORT_NAMES[peer] for peer in peers)], rows), "",
-            f"Medians of {result['what'].rsplit(', ', 1)[1]}; {kind(result)}; {result['machine']['cores']} cores, {result['date']}.", *kills]
+            f"Medians of {conditions(result).rsplit(', ', 1)[1]}; {kind(result)}; {result['machine']['cores']} cores, {result['date']}.", *kills]
 
 
 def recovery_table(result):
@@ -145,7 +151,7 @@ def make_full(results, recoveries=()):
     of the cost of lost processes."""
     lines = []
     for result in newest_first(results):
-        lines += [f"### {kind(result)}", "", f"{result['what']}; PyTorch {result['torch']}, {result['date']}, commit {result['commit']}.",
+        lines += [f"### {kind(result)}", "", f"{conditions(result)}; PyTorch {result['torch']}, {result['date']}, commit {result['commit']}.",
                   machine_line(result), "", *comparison_table(result), *losses(result), ""]
     for recovery in newest_first(recoveries):
         lines += recovery_table(recovery)
