@@ -1,5 +1,5 @@
 #!/bin/bash
-# Two machines, four processes each. Run it on both, with 1 on the second; more arguments go to mnist-train:
+# Two machines, four processes each. Run it on both, with 1 instead of 0 on the second; extra arguments go to mnist-train:
 #   scripts/cluster/torchrun_two_nodes.sh 0 node1
 #   scripts/cluster/torchrun_two_nodes.sh 0 node1 --resume auto
 set -euo pipefail

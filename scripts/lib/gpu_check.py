@@ -87,15 +87,15 @@ class Checks:
 
     def time(self, name, run):
         summary = run.summary()
-        figures = {key: summary[key] for key in ("startup_seconds", "train_seconds", "test_seconds", "wall_seconds")}
-        figures["epoch_train_seconds"] = [line["train_seconds"] for line in run.epochs()]
+        values = {key: summary[key] for key in ("startup_seconds", "train_seconds", "test_seconds", "wall_seconds")}
+        values["epoch_train_seconds"] = [line["train_seconds"] for line in run.epochs()]
         # The first epoch includes kernel selection and graph capture.
-        figures["second_epoch_seconds"] = (figures["epoch_train_seconds"] + [None, None])[1]
-        figures |= {key: summary[key] for key in ("samples_per_second", "world_size", "backend", "peak_memory_bytes",
-                                                  "execution", "precision")}
-        figures["accuracies"] = run.read_json("accuracies.json")
-        self.timings[name] = figures
-        print(f"        {name}: second epoch {figures['second_epoch_seconds']} s", flush=True)
+        values["second_epoch_seconds"] = (values["epoch_train_seconds"] + [None, None])[1]
+        values |= {key: summary[key] for key in ("samples_per_second", "world_size", "backend", "peak_memory_bytes",
+                                                 "execution", "precision")}
+        values["accuracies"] = run.read_json("accuracies.json")
+        self.timings[name] = values
+        print(f"        {name}: second epoch {values['second_epoch_seconds']} s", flush=True)
 
 
 def end_session(leader):
@@ -178,7 +178,7 @@ def check_two_ranks_of_nccl(checks):
     def check(number, name):
         port = str(29500 + number)
         flags = [flag for setting in cases[name] for flag in ("--set", setting)]
-        checks.command(f"two ranks of NCCL on one GPU: {name}", "bash", "-c", script, "bash",
+        checks.command(f"two NCCL ranks on one GPU: {name}", "bash", "-c", script, "bash",
                        program(), "--config", str(config), "--output",
                        str(checks.folder / f"nccl-{port}"), *flags,
                        variables={"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",

@@ -10,7 +10,7 @@ require_build() {
   build "$build" "$@"
 }
 
-# built_with NAME: its version in `mnist-train --version`, such as 2.11.0 for LibTorch.
+# built_with NAME: prints the version that `mnist-train --version` gives for NAME, such as 2.11.0 for LibTorch.
 built_with() { "$build/bin/mnist-train" --version | grep -oP "(^|, )$1 \K[^, ]+"; }
 
 # copy_libraries FOLDER PROGRAM...: copies the shared libraries that the programs need, directly or indirectly, and libwebp,

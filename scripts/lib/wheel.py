@@ -1,4 +1,4 @@
-"""Writes a wheel from a folder with the files to install; the same folder gives the same bytes.
+"""Writes a wheel from a folder with the files to install; the same folder always yields a byte-identical wheel.
 
 The format is the binary distribution format of packaging.python.org/specifications.
 """
@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-WRITTEN = (1980, 1, 1, 0, 0, 0)  # the earliest time of the zip format
+WRITTEN = (1980, 1, 1, 0, 0, 0)  # the earliest time that the zip format can represent
 
 METADATA = """\
 Metadata-Version: 2.1

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets, transforms
 
 SNAPSHOT = os.environ["SNAPSHOT"]
-EVERY = 10  # print a line every this many steps
+EVERY = 10  # steps between printed lines
 
 
 def main():

@@ -45,7 +45,7 @@ def decode(path):
 
 
 def read_sets():
-    """Returns images and labels of the training set and the test set."""
+    """Returns the images and labels of the training and test sets."""
     record = json.loads(RECORD.read_text())
     held_out = {"test": set(record["test"]), "validation": set(record["validation"])}
     sets = {"train": ([], []), "test": ([], [])}

@@ -1,4 +1,4 @@
-"""Helpers of all peers, including those without torch: flags, IDX files, and output that the benchmark parses."""
+"""Helpers for all peers, including those without torch: flags, IDX files, and output in the format the benchmark parses."""
 
 import argparse
 import gzip
@@ -12,7 +12,7 @@ def parse_arguments(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", required=True, help="folder in torchvision's layout")
     parser.add_argument("--dataset", choices=("mnist", "fashion-mnist"), default="mnist")
-    parser.add_argument("--model", default="net", help="model of torch_models.py")
+    parser.add_argument("--model", default="net", help="model from torch_models.py")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--epochs", type=int, default=2)
@@ -24,7 +24,7 @@ def parse_arguments(description):
     parser.add_argument("--limit", type=int, default=0, help="number of training samples, 0: all")
     parser.add_argument("--test-limit", type=int, default=0, help="number of test images, 0: all")
     parser.add_argument("--image-size", type=int, default=28, help="resize images to this size")
-    parser.add_argument("--channels", type=int, default=1, help="repeat the gray channel this often")
+    parser.add_argument("--channels", type=int, default=1, help="number of copies of the gray channel")
     parser.add_argument("--processes", type=int, default=2, help="number of processes that the script starts, if it does")
     parser.add_argument("--weights", help="initial weights (.npz), for scripts that cannot use PyTorch's init")
     return parser.parse_args()
@@ -47,7 +47,7 @@ def limit(arguments, part):
 
 
 def batch_sizes(arguments, samples):
-    """Returns the distinct batch sizes of an epoch: of the full batches and of the last one."""
+    """Returns the distinct batch sizes in an epoch: that of full batches and that of the last one."""
     return sorted({min(arguments.batch_size, samples), samples % arguments.batch_size or arguments.batch_size})
 
 

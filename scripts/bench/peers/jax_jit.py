@@ -16,7 +16,7 @@ TEST_BATCH = 1000
 
 
 def convolve(weights, name, x):
-    """Returns a convolution without padding, plus bias."""
+    """Convolves without padding and adds the bias."""
     numbers = ("NHWC", "HWIO", "NHWC")
     return jax.lax.conv_general_dilated(x, weights[f"{name}.weight"], (1, 1), "VALID", dimension_numbers=numbers) + weights[f"{name}.bias"]
 
@@ -73,7 +73,7 @@ def read_set(arguments, part):
 
 
 def make_functions(arguments):
-    """Returns the jitted training step and the jitted count of correct predictions."""
+    """Returns two jitted functions: the training step, and one that counts correct predictions."""
     dtype = jnp.bfloat16 if arguments.precision == "bf16" else jnp.float32
     model = MODELS[arguments.model]
 

@@ -1,4 +1,4 @@
-"""Helpers of the peers that use torch: model, data in memory, and output that the benchmark parses."""
+"""Helpers for the PyTorch baselines: models, in-memory data, and output in the format the benchmark parses."""
 
 import torch
 import torch.distributed as dist
@@ -62,7 +62,7 @@ def all_sum(tensor):
 
 
 def mean_of_all(sum_and_count):
-    """Returns the mean over all processes of (sum over samples, number of samples). Collective."""
+    """All-reduces (sum, count) and returns the global mean, sum / count. Collective."""
     total, count = all_sum(sum_and_count).tolist()
     return total / count
 

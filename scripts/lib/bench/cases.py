@@ -35,7 +35,7 @@ class Case:
         return self.limit(options) or 60000
 
     def recipe(self, options, precision):
-        """Returns the recipe as flags of scripts/bench/peers/*.py."""
+        """Returns the recipe as flags for scripts/bench/peers/*.py."""
         values = {"model": self.model, "dataset": self.dataset, "device": options.device, "precision": precision,
                   "batch-size": self.batch_size, "learning-rate": self.learning_rate, "momentum": self.momentum,
                   "mean": self.mean, "std": self.std, "limit": self.limit(options), "test-limit": self.test_limit(options),

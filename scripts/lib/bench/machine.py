@@ -91,7 +91,7 @@ class Machine:
 
     def describe(self):
         """Returns the metadata. Load averages are for 1, 5 and 15 minutes before the measurement, and 1-minute samples during
-        it; the latter include the benchmark's own processes."""
+        it; those samples include the benchmark's own processes."""
         load = {"before": self.before, "during": spread(list(self.samples)), "after": os.getloadavg()}
         return {"commit": self.commit, "date": time.strftime("%Y-%m-%d"), "python": platform.python_version(),
                 "machine": {"processor": processor(), "cores": os.cpu_count(), "cores_used": self.cores, "rates": self.rates,
@@ -121,7 +121,7 @@ def add_output(parser, name):
 
 
 def parser_of(description, name):
-    """Returns a parser with the flags of all benchmarks: --binary, and --output for the result `name`."""
+    """Returns a parser with the flags that all benchmarks share: --binary, and --output for the result `name`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build" / "bin" / "mnist-train")
     add_output(parser, name)
@@ -160,7 +160,7 @@ def best_rate(work, run, wait, seconds=0.3):
 
 def measure_rates(cores, device):
     """Measures the rates of matrix products and memory. Matrix products: the better of torch.mm and 1x1 convolutions, which use
-    another library on CPUs (fp32 on a GPU: TF32, like convolutions there). Memory: copies larger than the caches."""
+    a different library on CPUs (fp32 on a GPU: TF32, like convolutions there). Memory: copies larger than the caches."""
     import torch
 
     torch.set_num_threads(cores)
@@ -171,7 +171,7 @@ def measure_rates(cores, device):
         measured[name] = 0.0
         for size in (8192,) if device == "cuda" else (512, 1024, 2048):
             left, right, out = (torch.randn(size, size, device=device).to(dtype) for _ in range(3))
-            images = left.view(16, size // 16, 1, size).permute(0, 3, 1, 2)  # channels last; smaller ones use torch.mm's library
+            images = left.view(16, size // 16, 1, size).permute(0, 3, 1, 2)  # channels last; smaller images use torch.mm's library
             kernels = right.view(size, size, 1, 1)
             for run in (lambda: torch.mm(left, right, out=out), lambda: torch.conv2d(images, kernels)):
                 measured[name] = max(measured[name], best_rate(2 * size**3, run, wait))

@@ -1,4 +1,4 @@
-"""Runs each side of the benchmark and returns its figures: seconds, samples, bytes."""
+"""Runs each side of the benchmark and returns its results: seconds, samples, bytes."""
 
 import gzip
 import json
@@ -37,7 +37,7 @@ def prepare_for_torchvision(folder, dataset):
 
 @dataclass(frozen=True)
 class Run:
-    """Figures of one run of a side."""
+    """Results of one run of a side."""
 
     wall_seconds: float
     epochs: list

@@ -76,7 +76,7 @@ def kind(result):
 
 
 def conditions(result):
-    """Returns the description of a result's runs, in today's words."""
+    """Returns the description of a result's runs; older results word it differently."""
     text = result["what"].replace("alternating runs per side", "interleaved runs of each program")
     return text.replace(" processes of one thread", " single-threaded processes")
 

@@ -21,7 +21,7 @@ set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 
 if(MNIST_TRAIN_SANITIZE AND MNIST_TRAIN_TORCH AND NOT MNIST_TRAIN_FUZZ)
   message(FATAL_ERROR "MNIST_TRAIN_SANITIZE=${MNIST_TRAIN_SANITIZE}: LibTorch is not instrumented; "
-    "add -DMNIST_TRAIN_TORCH=OFF to sanitize the layers that are free of torch")
+    "add -DMNIST_TRAIN_TORCH=OFF to sanitize the torch-free layers")
 endif()
 
 add_library(mnist_train_warnings INTERFACE)
