@@ -121,7 +121,7 @@ struct Images {
   std::vector<std::uint8_t> pixels;  // [n,C,H,W] u8
 };
 
-/// What the messages at the end name.
+/// Files for the messages at the end.
 struct Remarks {
   std::vector<std::string> inverted;  // files
   std::vector<std::string> problems;  // one line per file that is not an image
@@ -190,7 +190,7 @@ void print_predictions(const Worker& worker, models::Model& model, loader::Batch
   print_text(text);
 }
 
-/// Warns of the inverted ones of `count` images.
+/// Warns about inverted images, if any, among `count` images.
 void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
   if (inverted.empty()) return;
   const bool dark = trained < 0.5;

@@ -37,7 +37,7 @@ double seconds_of(Worker& worker, int repetitions, const std::function<void()>& 
 
 /// Measures sums over the ranks by Gloo or NCCL. Collective.
 Json measure_all_reduce(Worker& worker) {
-  constexpr std::int64_t kElements = 4 << 20;  // f32: 16 MiB
+  constexpr std::int64_t kElements = 4 << 20;  // fp32: 16 MiB
   const auto measure = [&](std::int64_t elements, int repetitions) {
     at::Tensor sum = at::ones({elements}, at::TensorOptions(at::kFloat).device(worker.device()));
     worker.communicator.all_reduce_sum(sum);

@@ -22,8 +22,8 @@ inline double fraction_of(std::int64_t part, std::int64_t whole) {
 /// Sample counts of one class.
 struct ClassFigures {
   std::int64_t samples = 0;
-  std::int64_t predicted = 0;  // as the class
-  std::int64_t correct = 0;    // both
+  std::int64_t predicted = 0;  // samples predicted as the class
+  std::int64_t correct = 0;    // samples of the class that are predicted as it
 
   // Metrics as fractions; NaN if the denominator is 0.
   double recall() const { return fraction_of(correct, samples); }
@@ -35,8 +35,8 @@ struct ClassFigures {
 /// Sample counts per class, and the confusion matrix unless there are too many classes.
 struct ClassCounts {
   std::vector<std::int64_t> samples;         // of the class
-  std::vector<std::int64_t> predicted;       // as the class
-  std::vector<std::int64_t> correct;         // both
+  std::vector<std::int64_t> predicted;       // samples predicted as the class
+  std::vector<std::int64_t> correct;         // samples of the class that are predicted as it
   std::vector<std::int64_t> confusion = {};  // [classes, classes] by label and prediction, or empty
 
   MNIST_TRAIN_VISIT(samples, predicted, correct)

@@ -24,7 +24,7 @@ class Hasher {
   Digest digest() const;
   /// Returns 32 lower-case hexadecimal digits, most significant first, as `xxh128sum` prints them.
   std::string hex_digest() const;
-  /// Returns the digits with the algorithm's name as a prefix, for files of a run: "xxh3-128:…".
+  /// Returns the digits with the algorithm's name as a prefix, for a run's files: "xxh3-128:…".
   std::string named_digest() const { return "xxh3-128:" + hex_digest(); }
 
  private:

@@ -165,7 +165,7 @@ Match match_tensors(const models::Model& model, TensorFile file, const std::set<
   for (auto& [name, tensor] : file.tensors) {
     const bool has_prefix = name.starts_with(prefix);
     const std::string own = has_prefix ? name.substr(prefix.size()) : name;
-    // Of a name with and without the prefix, the former is the model's.
+    // If a name occurs with and without the prefix, the one with it is the model's.
     const bool is_own = has_prefix || !names.contains(prefix + own);
     if (is_own && find_named(match.wanted, own) != nullptr) {
       match.found.emplace_back(own, std::move(tensor));

@@ -28,8 +28,8 @@ const std::map<std::string, std::vector<std::string>> kWriters{
     {"report", {".htm", ".html"}},
     {"", {".json", ".jsonl", ".bin", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".gz", ".zip"}}};
 
-/// Returns a message if the extension of --output belongs to another kind of file than export,
-/// preview or report would write.
+/// Returns an error message if the extension of --output belongs to a file type that the command
+/// does not write.
 std::optional<std::string> misused_extension(const CommandLine& line) {
   std::string writer;
   if (line.command == Command::kExport) writer = "export --format " + line.export_format;
@@ -48,7 +48,7 @@ std::optional<std::string> misused_extension(const CommandLine& line) {
   return text;
 }
 
-/// The parser and the command line that it fills.
+/// Parses arguments into a CommandLine.
 class Parser {
  public:
   Parser() : app_(make_parser(line_)) {}
@@ -56,7 +56,8 @@ class Parser {
   CommandLine parse(const std::vector<std::string>& arguments) {
     arguments_ = arguments;
     try {
-      app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11's order
+      // CLI11 expects reversed arguments.
+      app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
       take_command();
     } catch (const CLI::CallForHelp&) {
       show(app_->help());
@@ -96,7 +97,7 @@ class Parser {
     if (const auto misuse = misused_extension(line_)) refuse(*misuse);
   }
 
-  /// Rejects the first flag that the command does not have, because other errors follow from it.
+  /// Rejects the first unknown flag, because it may have caused the other errors.
   void refuse_unknown_flag() const {
     const auto chosen = app_->get_subcommands();
     if (chosen.empty()) return;

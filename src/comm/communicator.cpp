@@ -238,7 +238,7 @@ void Communicator::leave() {
     store_->set(next_key("done", rank_), "");
     store_->wait(all_done);
     store_->set(next_key("left", rank_), "");
-    if (rank_ == 0) store_->wait(all_left);  // it may be the one serving the store
+    if (rank_ == 0) store_->wait(all_left);  // rank 0 may serve the store
   });
 }
 

@@ -33,7 +33,7 @@ std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
          static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(end - begin - 1)));
 }
 
-/// Returns a block of the row: a pointer into the row if the block is all f32, else `block`,
+/// Returns a block of the row: a pointer into the row if the block is all fp32, else `block`,
 /// filled.
 const float* read(const GradientRow& row, std::int64_t begin, std::int64_t count, float* block) {
   const std::int64_t in_bf16 = row.bf16.defined() ? row.bf16.numel() : 0;

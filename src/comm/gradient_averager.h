@@ -111,7 +111,7 @@ struct DeferredSum {
   }
   /// Writes the sum of all elements to `result` [n] f32, which may be one of the rows.
   void write_to(const at::Tensor& result) const;
-  /// Returns whether all elements are finite. Requires a single row, all f32.
+  /// Returns whether all elements are finite. Requires a single row, all fp32.
   bool is_finite() const;
 };
 
@@ -133,7 +133,7 @@ struct GradientBuffer {
   at::Tensor rows;
   at::Tensor flat;  // first row without padding; receives completed sums
   /// [r, h] bf16: the first h gradient elements of each row, if they remain bf16 until the
-  /// reduction. Undefined if they are f32 as well.
+  /// reduction. Undefined if they are fp32 as well.
   at::Tensor bf16_rows{};
   std::int64_t statistics = 0;  // number of elements at the end of `flat`
   SummationTree tree = SummationTree::of_ranks(1);
@@ -168,7 +168,7 @@ class GradientAverager {
   /// Writes the sums of `owned_slice` to the buffer if `average` deferred them.
   void complete_sum();
   /// Returns whether `average` may defer the sum because it sends no messages. If not,
-  /// `deferred_sum` is one row, all f32.
+  /// `deferred_sum` is one row, all fp32.
   virtual bool defers_sum() const { return false; }
   /// Returns whether `backward` sends gradients while computing others.
   virtual bool sends_in_backward() const { return false; }

@@ -327,7 +327,7 @@ SharedMemoryError::SharedMemoryError(int rank, int error)
 }
 
 bool can_share_memory(const Communicator& communicator, at::Device device) {
-  if (communicator.reduces_on_device()) return false;  // which cannot reduce a CPU tensor
+  if (communicator.reduces_on_device()) return false;  // NCCL cannot reduce CPU tensors
   const bool fits_here = communicator.one_host() && device.is_cpu();
   return communicator.sum_over_ranks(fits_here ? 0 : 1) == 0;
 }

@@ -25,7 +25,7 @@ inline __m512 clamp(__m512 a, float low, float high) {
 
 /// Returns e^x as 2^n * e^r with |r| <= ln(2) / 2, using the polynomial of Cephes' expf.
 inline __m512 exponential(__m512 x) {
-  x = clamp(x, -150, 150);  // results beyond are 0 or infinite anyway
+  x = clamp(x, -150, 150);  // beyond these, results are 0 or infinite
   const __m512 n =
       _mm512_roundscale_ps(x * 0x1.715476p0F, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   // ln(2) in two parts; the first has few enough digits for an exact product.

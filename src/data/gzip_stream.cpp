@@ -31,7 +31,7 @@ void remove_least_recently_used(const fs::path& folder) {
   std::error_code failed;
   for (const fs::path& file : paths_in(folder)) {
     const auto used = fs::last_write_time(file, failed);
-    if (!failed) files.emplace_back(used, file);  // else it was removed meanwhile
+    if (!failed) files.emplace_back(used, file);  // otherwise it was removed meanwhile
   }
   std::ranges::sort(files, std::greater());
   for (std::size_t i = kMostKept; i < files.size(); ++i) fs::remove(files[i].second, failed);
@@ -105,10 +105,10 @@ std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
     try {
       auto file = std::make_shared<const MappedFile>(MappedFile::open(path, ExitCode::kRunFailed));
       if (hash_hex(file->bytes()) == name.substr(prefix.size())) {
-        ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // it is used now
+        ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // marks it as used
         return file;
       }
-    } catch (const Error&) {  // it was removed meanwhile
+    } catch (const Error&) {  // was removed meanwhile
       continue;
     }
     std::error_code failed;

@@ -25,10 +25,10 @@ struct PageHeader {
 struct TableInfo {
   std::uint32_t page_size;  // set in the first table only
   std::uint16_t flags;
-  std::uint16_t levels;  // depth of its page tree
+  std::uint16_t levels;  // depth of the page tree
   std::array<std::uint64_t, 3> page_counts;
   std::uint64_t entries;
-  std::uint64_t root;  // its root page
+  std::uint64_t root;  // root page
 };
 struct MetaPage {
   PageHeader header;

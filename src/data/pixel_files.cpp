@@ -44,8 +44,8 @@ class IdxReader {
   }
 
   /// Returns the values: memory-mapped, from the user's cache of decompressed files, or
-  /// decompressed. Memory for the latter is committed page by page as it is written, so a false
-  /// header costs nothing.
+  /// decompressed into memory that is committed page by page as it is written, so a false header
+  /// costs nothing.
   IdxFile read() const {
     const Bytes bytes = file_->bytes();
     const std::size_t end = header_.size() + size_;

@@ -141,7 +141,7 @@ class EvaluationSums {
     return not_before.sum(1).gt(classes_ - kTopClasses).sum();
   }
 
-  /// Adds the counts by class, the accuracies and the wrong predictions. `guess`: the first row of
+  /// Adds the per-class counts, the accuracies and the wrong predictions. `guess`: the first row of
   /// guesses_.
   void count(const double* guess, Evaluation& result) const {
     const auto classes = static_cast<std::size_t>(classes_);

@@ -17,7 +17,7 @@ namespace mnist_train::eval {
 
 /// The model's prediction for one sample.
 struct SamplePrediction {
-  std::int64_t sample = 0;  // its index in the image set
+  std::int64_t sample = 0;  // index in the image set
   std::int64_t predicted_class = 0;
   // Classes with their probabilities: all, in order; with more than 100 classes, only the top five,
   // in descending order.
@@ -26,7 +26,7 @@ struct SamplePrediction {
 
 /// A misclassified sample.
 struct WrongPrediction {
-  std::int64_t sample = 0;  // its index in the image set
+  std::int64_t sample = 0;  // index in the image set
   std::int64_t predicted_class = 0;
   double confidence = 0;  // probability of that class; 0 if NaN
 };

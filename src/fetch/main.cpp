@@ -285,12 +285,11 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
 }
 
 /// Downloads a data set's files into `folder`, which is created if missing, and returns their
-/// paths. Correct files that exist are kept. A file gets its name only after its SHA-256 is
-/// verified; until then it is a hidden .part file next to it, from which the next attempt, by this
-/// or another process, resumes. While one process downloads,
-/// others that need the same folder wait. Mirrors are tried in order, and the problem with each is
-/// printed. Throws Error(kData) if all mirrors fail, and Error(kConfig) if the folder cannot be
-/// written.
+/// paths. Keeps existing files that are correct. A file gets its name only after its SHA-256 is
+/// verified; until then it is a hidden .part file in the same folder, from which the next attempt,
+/// by this or another process, resumes. While one process downloads, others that need the same
+/// folder wait. Mirrors are tried in order, and the problem with each is printed. Throws
+/// Error(kData) if all mirrors fail, and Error(kConfig) if the folder cannot be written.
 std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const fs::path& folder,
                                     const std::vector<std::string>& mirrors) {
   make_folder(folder, ExitCode::kConfig);

@@ -58,8 +58,8 @@ void read_png_bytes(png_structp png, png_bytep out, std::size_t count) {
 
 // Functions that setjmp returns to must not contain objects with destructors.
 
-/// Reads everything before the pixels and requests 8 bits without palette. Gamma and colour
-/// profiles are not even read, like in Pillow.
+/// Reads everything before the pixels and requests 8 bits without palette. As in Pillow, gamma and
+/// colour profiles are not even read.
 bool start_png(PngReader& reader) {
   if (setjmp(reader.back) != 0) return false;
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, leave_png,

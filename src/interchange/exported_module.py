@@ -16,8 +16,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import nn
 
-# `mnist-train export --format python` writes the docstring above, the constants and the network of
-# a run, and those of the classes and functions below that it needs. INPUT and SHAPE are replaced.
+# `mnist-train export --format python` writes the docstring above, a run's constants and network,
+# and those classes and functions below that they need. INPUT and SHAPE are replaced.
 
 SIZE = (28, 28)  # height, width
 MODE = "L"

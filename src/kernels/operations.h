@@ -82,7 +82,7 @@ void update_weights(const WeightUpdate& update, const UpdateRule& rule);
 void update_by_libtorch(const WeightUpdate& update, const UpdateRule& rule);
 
 /// Returns whether the kernels can compute `max_pool2d(relu(x + bias), 2)` for x [N,C,H,W] and bias
-/// [C], which may be undefined. Requires f32 or bf16, and images of at least 2x2.
+/// [C], which may be undefined. Requires fp32 or bf16, and images of at least 2x2.
 bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
 
 /// Returns `max_pool2d(relu(x + bias), 2)` of images [N,C,H,W] in any format; `bias` [C] may be
@@ -120,11 +120,11 @@ struct BatchNormParameters {
   at::Tensor batches;  // scalar i64: number of batches in the running statistics
   double epsilon;
   double momentum;                   // weight of a batch in the running statistics
-  at::Tensor convolution_bias = {};  // [C] of x's type, left out of x; undefined: none
+  at::Tensor convolution_bias = {};  // [C] of x's type, omitted from x; undefined: none
 };
 
-/// Returns whether the kernels can normalize x: f32 or bf16, [N,C] or channels_last [N,C,H,W], with
-/// at least two values per channel. `residual` must be undefined or have x's shape, type and
+/// Returns whether the kernels can normalize x: fp32 or bf16, [N,C] or channels_last [N,C,H,W],
+/// with at least two values per channel. `residual` must be undefined or have x's shape, type and
 /// format.
 bool can_normalize(const at::Tensor& x, const at::Tensor& residual);
 
@@ -138,7 +138,7 @@ at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
 enum class LinearFunction { kRelu, kTanh };
 
 /// Returns whether the kernel can compute the gradients of a linear layer with this input [N,I],
-/// weight [O,I] and bias [O], followed by an activation. Requires a bias, and all tensors f32 or
+/// weight [O,I] and bias [O], followed by an activation. Requires a bias, and all tensors fp32 or
 /// all bf16.
 bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
@@ -155,7 +155,7 @@ struct Depthwise {
 };
 
 /// Returns whether the kernels can convolve x [N,C,H,W] with this contiguous weight
-/// [C,1,kernel,kernel]: both f32 or both bf16, kernels of 3x3 or 5x5 with less padding than that,
+/// [C,1,kernel,kernel]: both fp32 or both bf16, kernels of 3x3 or 5x5 with less padding than that,
 /// at most 13,056 channels and 2^31 - 1 values.
 bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight);
 

@@ -79,7 +79,7 @@ void die_before_launcher() {
 void apply_plan(const RankPlan& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   die_before_launcher();
-  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // it died before prctl
+  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // the launcher died before prctl
   for (const auto& [source, target] : plan.descriptors) {
     if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
   }
@@ -220,7 +220,7 @@ RankPlan plan_in(const Message& message, std::size_t size) {
   for (const int target : request.at("targets").get<std::vector<int>>()) {
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(control) + sizeof fd * i++, sizeof fd);
-    const UniqueFd received(fd);  // its number may be that of a target
+    const UniqueFd received(fd);  // may have the number of a target
     plan.descriptors.emplace_back(copy_above_targets(received.get()), target);
   }
   return plan;

@@ -357,19 +357,19 @@ at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::T
 
 /// Exactly the operations of torchvision's ToTensor and Normalize.
 at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device) {
-  const auto column = [](const settings::PerChannel& figures) {
-    return per_channel(figures, at::kCPU).view({-1, 1});
+  const auto column = [](const settings::PerChannel& each) {
+    return per_channel(each, at::kCPU).view({-1, 1});
   };
   // Division by a scalar would become multiplication.
   const at::Tensor values = at::arange(256, at::kFloat).div_(at::scalar_tensor(255, at::kFloat));
   return accelerator::to_device((values - column(normalize.mean)) / column(normalize.std), device);
 }
 
-at::Tensor per_channel(const settings::PerChannel& figures, at::Device device) {
-  const auto* list = std::get_if<std::vector<double>>(&figures);
+at::Tensor per_channel(const settings::PerChannel& values, at::Device device) {
+  const auto* list = std::get_if<std::vector<double>>(&values);
   const at::Tensor tensor = list != nullptr
                                 ? at::tensor(*list, at::kFloat).view({-1, 1, 1})
-                                : at::scalar_tensor(std::get<double>(figures), at::kFloat);
+                                : at::scalar_tensor(std::get<double>(values), at::kFloat);
   return tensor.to(device);
 }
 

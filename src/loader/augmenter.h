@@ -14,8 +14,8 @@
 namespace mnist_train::loader {
 
 /// The samples that one rank trains on or evaluates together, on the training device; may be empty.
-/// Images are [n,C,H,W]: stored bytes (u8), f32 from augmentation, or a model's input: f32 or bf16,
-/// normalised, with channels_last strides. Seeds are for models that use random numbers per sample.
+/// Images are [n,C,H,W]: stored bytes (u8), fp32 from augmentation, or a model's input (fp32 or
+/// bf16, normalised, channels_last strides). Seeds are for models that draw numbers per sample.
 struct Batch {
   at::Tensor images;
   at::Tensor labels;          // [n] i64
@@ -52,7 +52,7 @@ using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t c
 
 /// An entry of data.augment for images of one size: functions that process all images of a batch at
 /// once, on their device. Images are [n,C,H,W], contiguous: bytes (u8) until a normalize entry
-/// makes them f32. Entries that compute with bytes round their results to bytes.
+/// makes them fp32. Entries that compute with bytes round their results to bytes.
 struct Augmentation {
   std::int64_t columns = 0;  // random numbers per sample
   /// Writes a sample's numbers; called once per epoch for each sample. Null if there are none.
@@ -107,7 +107,7 @@ at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tens
 class Augmenter {
  public:
   /// `list` and `size` apply to the stored images, see settings::list_for_images. Mixing with scope
-  /// global needs `from_next` or `takes_partners`; with the latter, each batch comes with the
+  /// global needs `from_next` or `takes_partners`; with `takes_partners`, each batch comes with the
   /// samples to mix it with. Throws Error(kConfig) if a crop does not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
             at::Device device, FromNext from_next = {}, bool takes_partners = false);
@@ -130,7 +130,7 @@ class Augmenter {
   /// Augments the selected samples of the epoch's order. `stored`: bytes [n + m,C,H,W] u8,
   /// contiguous, and labels [n + m] i64, of the n samples and the m = samples_beyond() next ones or
   /// the m `partners`. Without mixing, `other_labels` and `weights` stay undefined. Returns images
-  /// as u8, or as f32 if the list contains a normalize. Global mixing with `from_next` is a
+  /// as u8, or as fp32 if the list contains a normalize. Global mixing with `from_next` is a
   /// collective; `selection.next` must then have the size of the next process's shard.
   Batch apply(Batch stored, const Selection& selection) const;
   /// Returns the weight of each sample's own label in an epoch (from 0) whose samples come in
@@ -168,7 +168,7 @@ at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::T
 /// device.
 at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device);
 
-/// Returns numbers as f32 on the device that broadcast to images [n,C,H,W]: [] or [C,1,1].
-at::Tensor per_channel(const settings::PerChannel& figures, at::Device device);
+/// Returns the values as fp32 on the device, [] or [C,1,1], to be broadcast to images [n,C,H,W].
+at::Tensor per_channel(const settings::PerChannel& values, at::Device device);
 
 }  // namespace mnist_train::loader

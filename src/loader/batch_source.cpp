@@ -365,7 +365,7 @@ at::Tensor BatchSource::labels_of(const std::vector<std::int64_t>& samples) cons
   return result;
 }
 
-/// Normalises bytes, or converts f32 images, which augmentation has normalised, to the type.
+/// Normalises bytes, or converts fp32 images, which augmentation has normalised, to the type.
 Batch BatchSource::finish(Batch batch) {
   if (batch.images.scalar_type() == at::kByte) {
     batch.images = normalize(batch.images);

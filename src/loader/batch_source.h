@@ -100,7 +100,7 @@ class BatchSource {
 
 /// Creates the source of an image set. A CPU uses bytes in memory in place; a GPU gets one copy,
 /// already normalised if no step before normalisation needs the bytes and memory suffices. Images
-/// that are decoded on demand are streamed. `type` (f32 or bf16) is the type of the batches'
+/// that are decoded on demand are streamed. `type` (fp32 or bf16) is the type of the batches'
 /// images; `augmenter` is null if data.augment is empty.
 std::unique_ptr<BatchSource> make_batch_source(data::ImageSet images,
                                                const settings::NormalizeOptions& normalize,

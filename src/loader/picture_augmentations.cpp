@@ -92,7 +92,7 @@ at::Tensor line_weights(const at::Tensor& first, const at::Tensor& extent, std::
 }
 
 // The operations of torchvision.transforms.v2.functional for a whole batch. `images` are byte
-// values in f32 [n,C,H,W], `magnitude` is [n,1,1,1]. Results are clamped and truncated later.
+// values in fp32 [n,C,H,W], `magnitude` is [n,1,1,1]. Results are clamped and truncated later.
 
 at::Tensor gray_of_batch(const at::Tensor& images) {
   if (images.size(1) != 3) return images;

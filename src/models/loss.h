@@ -15,7 +15,7 @@ struct BatchLoss {
 };
 
 /// Returns loss and correct predictions of logits [N,classes], with label smoothing and class
-/// weights as in torch.nn.CrossEntropyLoss. In the loss and in `correct`, then f32, a mixed sample
+/// weights as in torch.nn.CrossEntropyLoss. In the loss and in `correct`, then fp32, a mixed sample
 /// counts with its weight for its label and with one minus the weight for its other label.
 BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing = 0);
 

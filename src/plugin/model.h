@@ -57,8 +57,8 @@ class Options {
 /// LibTorch's random number generator is seeded before construction and before each step.
 class Classifier : public torch::nn::Module {
  public:
-  /// Returns the logits [N,classes] for normalised images [N,C,H,W]. The images are f32, or bf16 if
-  /// the network is trained in bf16; its parameters are then bf16 too, except in layers with
+  /// Returns the logits [N,classes] for normalised images [N,C,H,W]. The images are fp32, or bf16
+  /// if the network is trained in bf16; its parameters are then bf16 too, except in layers with
   /// running statistics.
   virtual at::Tensor forward(at::Tensor images) = 0;
 };

@@ -160,7 +160,7 @@ class TensorboardLog : public Sink {
 
   template <class Fill>
   void write_event(const Fill& fill) {
-    if (!file_) return;  // it could not be opened
+    if (!file_) return;  // could not be opened
     std::string message;
     pbf_writer event(message);
     event.add_double(/*wall_time*/ 1, wall_clock_seconds());

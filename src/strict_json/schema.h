@@ -31,7 +31,7 @@ struct KeyOwner {
   std::string key{};  // "": the key always has an effect
   std::string value{};
   bool is_any_other = false;  // has an effect with any value except `value`
-  /// Of the values, such as "model": the key is an error with other values; "": never.
+  /// Noun for `value`, such as "model", in the error if another value is set; "": no error.
   std::string noun{};
 };
 

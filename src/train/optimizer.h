@@ -36,8 +36,8 @@ class EmaModel {
   /// Sets the average to the model's current weights and buffers.
   void restart();
   /// Updates the weights in `slice`, which this rank updates for all ranks, and the buffers.
-  /// `weight`: see `average_weight`; a scalar on the device, f32 or, on CPUs, f64. Never waits for
-  /// the GPU, so a graph can capture it.
+  /// `weight`: see `average_weight`; a scalar on the device, fp32 or, on CPUs, fp64. Never waits
+  /// for the GPU, so a graph can capture it.
   void update(comm::Slice slice, const at::Tensor& weight);
   /// Updates only the buffers, for when a kernel updates the weights.
   void update_buffers(const at::Tensor& weight);
@@ -94,8 +94,8 @@ class Optimizer {
   /// Returns whether `update` clips, which needs the full gradients on every rank.
   bool clips() const { return options_.max_gradient_norm.has_value(); }
   /// Takes one step. `rates`: the first members of StepRates in order, on the parameters' device,
-  /// f32 or, on CPUs, f64. On a CPU, returns whether the update is finite. On a GPU, always returns
-  /// true without waiting and sets `check` to NaN if the update is not finite.
+  /// fp32 or, on CPUs, fp64. On a CPU, returns whether the update is finite. On a GPU, always
+  /// returns true without waiting and sets `check` to NaN if the update is not finite.
   bool update(comm::GradientAverager& averager, const at::Tensor& rates, const at::Tensor& check);
 
   /// Takes one step with LibTorch's fused kernels; updates only weights and state. `rates`: as

@@ -135,7 +135,7 @@ void require_finite(const StepSums& sums, std::int64_t step);
 /// shard. All ranks thus have the same buffers, regardless of which rank computes which shard.
 class ShardBuffers {
  public:
-  /// Returns the number of f32 elements needed for the changes of a model's buffers.
+  /// Returns the number of fp32 elements needed for the changes of a model's buffers.
   static std::int64_t elements(const torch::nn::Module& model);
 
   /// `model` runs forward and backward; it must have buffers.

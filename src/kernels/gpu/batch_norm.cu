@@ -6,7 +6,7 @@
 // and with g = dy if y > 0, otherwise 0, which is also the gradient of the residual,
 //     d bias = sum g    d weight = sum g * x_hat
 //     d x = weight / sqrt(variance + epsilon) * (g - d bias / N - x_hat * d weight / N).
-// The preceding convolution may leave its bias b out of x. This changes neither x - mean nor the
+// The preceding convolution may omit its bias b from x. This changes neither x - mean nor the
 // variance, so y stays the same; only the running mean moves towards mean + b instead. The gradient
 // of b is the sum of d x over the N rows, which is exactly 0: sum x_hat = 0 and sum g = d bias.
 //
@@ -17,7 +17,7 @@
 
 /// Writes mean and 1 / sqrt(variance + epsilon) of each channel to `statistics` [2, channels],
 /// moves the running statistics by `momentum` towards those of the batch, and increments `batches`.
-/// `convolution_bias` [channels] is the bias left out of x, or null. `partial_sums` is [blocks per
+/// `convolution_bias` [channels] is the bias omitted from x, or null. `partial_sums` is [blocks per
 /// tile, channels, 2]; `arrived` has one counter per tile.
 template <class T, int size>
 __device__ inline void batch_norm_statistics(const RowTile<size>& tile, const T* x,
