@@ -81,14 +81,14 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   return setup;
 }
 
-/// Logs where the best weights and the page are, and how to classify images. `page` is empty if
+/// Logs where the best weights and the report are, and how to classify images. `page` is empty if
 /// none was written.
 void log_next_steps(const Worker& worker, const fs::path& page) {
   fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
   const bool has_best = is_there(weights);
   if (!has_best) weights = worker.run_folder / worker.config.model_file;
   spdlog::info("{} weights: {}", has_best ? "best" : "final", path_to_type(weights).string());
-  if (!page.empty()) spdlog::info("page: {}", path_to_type(page).string());
+  if (!page.empty()) spdlog::info("report: {}", path_to_type(page).string());
   spdlog::info("classify images: {}", launch::predict_command(weights, worker.job.program));
 }
 
@@ -459,7 +459,7 @@ void RunRecorder::finish() {
   end("finished");
   if (!worker_.is_rank0()) return;
   fs::path page;
-  if (worker_.config.report.html && !warned_of_.contains("its page")) {
+  if (worker_.config.report.html && !warned_of_.contains("its report")) {
     page = worker_.run_folder / files::kPage;
   }
   if (summary_.ended_by != "epochs") {

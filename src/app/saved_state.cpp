@@ -80,7 +80,7 @@ void warn_of_other_settings(const settings::RunConfig& saved, const settings::Ru
       saved.train.epochs != config.train.epochs || saved.train.max_steps != config.train.max_steps;
   if (name == nullptr || !has_moved) return;
   spdlog::warn(
-      "the run's length has changed; so has every step's rate, as schedule {} spans the whole run",
+      "the run's length and thus its learning rates have changed: schedule {} spans the whole run",
       name);
 }
 

@@ -233,11 +233,11 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   });
 }
 
-/// Logs which samples were left out of the data set or skipped, and notes on its files.
+/// Logs which files and samples of the data set were skipped, and notes on its files.
 void list_left_out(const data::Dataset& dataset) {
   constexpr std::ptrdiff_t kMostWarned = 10;
   const std::string left_out = data::left_out_text(dataset.left_out);
-  if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
+  if (!left_out.empty()) spdlog::warn("skipped: {}", left_out);
   if (dataset.left_out.added > 0) {
     spdlog::info("ignored {} added since the run began", counted(dataset.left_out.added, "file"));
   }
@@ -252,7 +252,7 @@ void list_left_out(const data::Dataset& dataset) {
   }
 }
 
-/// Warns about classes without samples, unless a limit may have left them out.
+/// Warns about classes without samples, unless a limit may have excluded them.
 void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOptions& options) {
   if (set.count == 0 || options.limit_train) return;
   const std::vector<std::int64_t> sizes = set.class_sizes();

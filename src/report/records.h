@@ -299,8 +299,8 @@ class Sink {
   /// Stores the length of the sink's append-only file, if it has one.
   virtual void add_position(LogPositions& /*positions*/) const {}
 
-  /// Returns the name of the sink's output ("its page") if its failure only causes a warning; null
-  /// if a failure ends the run.
+  /// Returns the name of the sink's output ("its report") if its failure only causes a warning;
+  /// null if a failure ends the run.
   virtual const char* dispensable() const { return nullptr; }
 };
 

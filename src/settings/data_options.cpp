@@ -199,9 +199,9 @@ void add_sources(Schema<DataOptions>& schema) {
 void add_preparation(Schema<DataOptions>& schema) {
   ADD_KEY(
       schema, normalize, optional_of(normalize()),
-      "Computes (value / 255 - mean) / std, each a number or a list with one number per channel; "
-      "null: the defaults of a published network, else of the data set, as 0.299 red + 0.587 "
-      "green + 0.114 blue if it is converted to gray.");
+      "Computes (value / 255 - mean) / std; mean and std: one number, or a list with one per "
+      "channel; null: the defaults of a published network, else those of the data set; for images "
+      "converted to gray, their 0.299 red + 0.587 green + 0.114 blue.");
   ADD_KEY(
       schema, size, kStepsAndSamples, optional_of(image_size()),
       "Size to which images are resized when read, bilinear with antialiasing: one number for "
@@ -226,8 +226,8 @@ void add_preparation(Schema<DataOptions>& schema) {
   ADD_KEY(schema, split, one_of<Split>({"even", "throughput"}),
           "How a batch is divided among processes: evenly, or by their measured throughput.");
   ADD_KEY(schema, limit_train, kStepsAndSamples, optional_of(integer(1, kMaxSteps)),
-          "Uses only this number of training samples: of picture files the same fraction of each "
-          "class, otherwise the first ones.");
+          "Uses only this number of training samples: for picture files, the same fraction of each "
+          "class; otherwise, the first ones.");
   ADD_KEY(schema, limit_test, kSamples, optional_of(integer(1, kMaxSteps)),
           "Uses only this number of test samples, chosen as for limit_train.");
 }

@@ -203,7 +203,7 @@ std::vector<LayerRow> layer_table() {
           activation(Activation::kRelu),
           activation(Activation::kGelu,
                      one_key("approximate", &ActivationLayer::tanh_approximates,
-                             one_of<bool>({"none", "tanh"}), "Exact (none) or by tanh.")),
+                             one_of<bool>({"none", "tanh"}), "none: exact; tanh: approximated.")),
           activation(Activation::kSilu),
           activation(Activation::kTanh),
           activation(Activation::kSigmoid),

@@ -192,8 +192,8 @@ def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
 def test_an_unwritable_page_does_not_end_a_run_but_lost_predictions_do(tmp_path):
     (tmp_path / "first" / "report.html").mkdir(parents=True)
     folder = train(tmp_path, SHOWN | {"epochs": 2}, output="first")
-    assert folder.stderr.count("the run continues without its page") == 1
-    assert "page: " not in folder.stderr and "best weights: " in folder.stderr
+    assert folder.stderr.count("the run continues without its report") == 1
+    assert "report: " not in folder.stderr and "best weights: " in folder.stderr
     assert folder.summary()["status"] == "finished"
     (tmp_path / "second" / "predictions.jsonl").mkdir(parents=True)
     broken = train(tmp_path, SHOWN, output="second", expect=1)

@@ -157,7 +157,7 @@ def test_a_finished_run_prints_the_next_commands(tmp_path):
     folder = train(tmp_path, {"epochs": 2})
     lines = folder.stderr.splitlines()[-3:]
     assert lines[0].endswith("checkpoints/best.safetensors"), lines
-    assert lines[1].startswith("page: ") and (tmp_path / lines[1].split(": ")[1]).is_file()
+    assert lines[1].startswith("report: ") and (tmp_path / lines[1].split(": ")[1]).is_file()
     command = lines[2].removeprefix("classify images: ").split()
     assert command[1:3] == ["predict", "--checkpoint"] and (tmp_path / command[3]).exists(), lines
     run("--config", write_config(tmp_path), "--output", "run", folder=tmp_path, expect=2)

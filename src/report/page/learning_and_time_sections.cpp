@@ -199,8 +199,8 @@ std::string epoch_table(const RunFiles& run) {
     table.add(cells);
   }
   const std::string title =
-      shown == all ? "All epochs in numbers"
-                   : fmt::format("{} of {} epochs in numbers; {} has all", shown,
+      shown == all ? "Metrics of all epochs"
+                   : fmt::format("Metrics of {} of {} epochs; {} has all", shown,
                                  with_thousands(static_cast<std::int64_t>(all)), files::kMetrics);
   return fmt::format("<details id=\"epochs\"{}><summary>{}</summary>{}</details>",
                      all == 1 ? " open" : "", title, table.html());

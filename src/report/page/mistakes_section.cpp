@@ -96,7 +96,7 @@ std::string confusion_matrix(const RunFiles& run) {
   const char* css_class = run.class_names.empty() ? "matrix" : "matrix named";
   return figure(
       "Confusion matrix",
-      paragraph("soft", std::string("Rows are true classes, columns predictions.") + hint) +
+      paragraph("soft", std::string("Rows are true classes, columns are predictions.") + hint) +
           "<input type=\"radio\" name=\"unit\" id=\"as-images\" checked><label "
           "for=\"as-images\">images</label><input type=\"radio\" name=\"unit\" "
           "id=\"as-percent\"><label for=\"as-percent\">percent of the row</label>" +
@@ -120,7 +120,7 @@ std::string class_table(const RunFiles& run) {
     return std::ranges::none_of(std::views::iota(0L, counts.classes()), has_images);
   });
   const bool has_names = !run.class_names.empty();
-  Table table{"Accuracy, precision and F1 by class",
+  Table table{"Accuracy, precision and F1 per class",
               has_names ? "numbers classes named" : "numbers classes",
               {"class"}};
   for (const auto& [split, title] : splits) table.heads.emplace_back(title);

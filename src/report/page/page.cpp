@@ -135,7 +135,7 @@ class PageSink : public Sink {
  public:
   explicit PageSink(fs::path run_folder) : folder_(std::move(run_folder)) {}
 
-  const char* dispensable() const override { return "its page"; }
+  const char* dispensable() const override { return "its report"; }
   void refresh(const Summary& /*summary*/) override { write_page(folder_, /*live=*/true); }
   void end(const Summary& /*summary*/) override { write_page(folder_, /*live=*/false); }
 
