@@ -145,7 +145,7 @@ std::string reason_for_threads(const settings::RunConfig& config, const Machine&
   }
   constexpr std::int64_t kBlock = 32;  // images
   if (config.train.batch_size.value_or(kBlock + 1) <= kBlock && cpu_features().avx512) {
-    return "half of so small a batch takes as long as all of it";
+    return "half of such a small batch takes as long as all of it";
   }
   const auto images = network::known_images(config.data);
   if (!images) return "";

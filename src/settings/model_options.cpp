@@ -183,8 +183,8 @@ LayerRow residual() {
           "Layers applied to the input before it is added; empty: none.");
   ADD_KEY(keys, activation, optional_of(one_of<Activation>(kActivations)), "Applied to the sum.");
   ADD_KEY(keys, modules, list_of(module_name()),
-          "Names of all layers with weights, in state_dict order; their names there then have no "
-          "prefix layers. or shortcut.");
+          "Names of all layers with weights, in state_dict order; the state_dict then omits the "
+          "prefixes layers. and shortcut.");
   return row("residual", keys);
 }
 
