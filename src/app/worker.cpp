@@ -237,7 +237,7 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
 void list_left_out(const data::Dataset& dataset) {
   constexpr std::ptrdiff_t kMostWarned = 10;
   const std::string left_out = data::left_out_text(dataset.left_out);
-  if (!left_out.empty()) spdlog::warn("skipped: {}", left_out);
+  if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
   if (dataset.left_out.added > 0) {
     spdlog::info("ignored {} added since the run began", counted(dataset.left_out.added, "file"));
   }

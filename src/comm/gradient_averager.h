@@ -160,8 +160,7 @@ class GradientAverager {
   virtual void backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
     root.backward(gradient);
   }
-  /// Sums the statistics over the ranks, and the gradients unless that is deferred. Throws
-  /// PeerError.
+  /// Sums statistics and, unless that is deferred, gradients over the ranks. Throws PeerError.
   virtual void average() = 0;
   /// Returns the gradients in `owned_slice`, on a CPU, as one row if they are summed already.
   DeferredSum deferred_sum() const;

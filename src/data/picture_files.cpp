@@ -190,7 +190,7 @@ class ImageFolder : public PictureFiles {
   std::string first_reason() const {
     if (left_out_.folders.empty()) return "";
     const auto& [folder, reason] = *left_out_.folders.begin();
-    return fmt::format("; skipped: {} ({})", on_one_line(folder), reason);
+    return fmt::format("; left out: {} ({})", on_one_line(folder), reason);
   }
 
   /// Returns the entries of a folder, sorted by name, without hidden files and skipped folders;

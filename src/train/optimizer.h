@@ -88,9 +88,7 @@ class Optimizer {
             std::optional<comm::Slice> slice = {}, EmaModel* ema = nullptr);
 
   /// Returns whether `update` needs complete sums of gradients; otherwise it computes them itself.
-  bool needs_complete_sum() const {
-    return clips() || !parameters_.values().is_cpu() || has_gpu_kernel();
-  }
+  bool needs_sums() const { return clips() || !parameters_.values().is_cpu() || has_gpu_kernel(); }
   /// Returns whether `update` clips, which needs the full gradients on every rank.
   bool clips() const { return options_.max_gradient_norm.has_value(); }
   /// Takes one step. `rates`: the first members of StepRates in order, on the parameters' device,

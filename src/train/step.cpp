@@ -230,7 +230,7 @@ void Step::finish(const at::Tensor& rates) {
   partition_.end_work(log_.others());
   averaging_seconds_ = duration_s([&] {
     averager_.average();
-    if (optimizer_.needs_complete_sum()) averager_.complete_sum();
+    if (optimizer_.needs_sums()) averager_.complete_sum();
     if (optimizer_.clips()) averager_.all_gather();
   });
   if (buffers_) buffers_->end_step(log_.others());

@@ -113,7 +113,7 @@ def test_one_folder_trains_the_same_on_any_number_of_processes_and_evaluate_agre
         "@eaDir": "created by a file server", "__MACOSX": "created by an archive program", "notes": "no pictures, 1 .txt"}}
     record = runs[1].read_json("dataset.json")
     assert record["left_out"] == left_out
-    said = ("skipped: 1 .tif file (convert them in their folder: mogrify -format png *.tif); 1 .txt file; "
+    said = ("left out: 1 .tif file (convert them in their folder: mogrify -format png *.tif); 1 .txt file; "
             "3 folders: @eaDir (created by a file server)")
     assert said in runs[1].stderr
     assert record == described(tmp_path, config)[0]

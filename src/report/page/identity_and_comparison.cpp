@@ -91,7 +91,7 @@ std::string versions_text(const RunFiles& run) {
 /// numbers, or objects that contain numbers or reasons.
 std::string left_out_table(const RunFiles& run) {
   const nlohmann::json none;
-  Table table{"Excluded data", "settings", {"what", "files"}};
+  Table table{"Left out of the data", "settings", {"what", "files"}};
   const auto add = [&table](const std::string& name, const nlohmann::json& value) {
     table.add({escape_html(name), value.is_number()
                                       ? count(value.get<double>())
@@ -103,7 +103,7 @@ std::string left_out_table(const RunFiles& run) {
       add(fmt::format("{} › {}", name, inner), each);
     }
   }
-  return table.rows.empty() ? "" : "<h3>Excluded data</h3>" + table.html() + "\n";
+  return table.rows.empty() ? "" : "<h3>Left out of the data</h3>" + table.html() + "\n";
 }
 
 /// Returns "2 of 7 (rare) to 1,234 (common) training images"; only the number if the class sizes
