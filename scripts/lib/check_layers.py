@@ -73,7 +73,7 @@ def check_c10d(layer, lines):
 
 def check_lengths(lines):
     if len(lines) > MAX_FILE_LINES:
-        yield len(lines), f"{len(lines)} lines, at most {MAX_FILE_LINES}: split the file"
+        yield len(lines), f"{len(lines)} lines exceed the limit of {MAX_FILE_LINES}: split the file"
     # In formatted code, a function starts with a line that ends in { and ends with } at the same indentation.
     start, indent = 0, ""
     for number, line in enumerate(lines, 1):
@@ -84,7 +84,7 @@ def check_lengths(lines):
             start, indent = number, opening[1]
         elif start and re.match(indent + r"\}", line):
             if number - start + 1 > MAX_FUNCTION_LINES:
-                yield start, f"{number - start + 1} lines in one function, at most {MAX_FUNCTION_LINES}"
+                yield start, f"{number - start + 1} lines in one function exceed the limit of {MAX_FUNCTION_LINES}"
             start = 0
 
 

@@ -58,7 +58,7 @@ def anchors(path):
 
 
 def check_link(path, target):
-    """Returns an error message for a broken link of the file, or None if the link is valid or external."""
+    """Returns an error message if the link from `path` to `target` is broken; None if it is valid or external."""
     if re.match(r"[a-z][a-z0-9+.-]*:", target):
         return None
     name, _, fragment = target.partition("#")
@@ -81,10 +81,10 @@ def check_file(path):
 def check_size(readme):
     lines = readme.read_text(encoding="utf-8").splitlines()
     if len(lines) > MAX_README_LINES:
-        yield len(lines), f"{len(lines)} lines, at most {MAX_README_LINES}: move details to the README of their folder"
+        yield len(lines), f"{len(lines)} lines exceed the limit of {MAX_README_LINES}: move details to a README beside their subject"
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_README_COLUMNS:
-            yield number, f"{len(line)} columns, at most {MAX_README_COLUMNS}"
+            yield number, f"{len(line)} columns exceed the limit of {MAX_README_COLUMNS}"
 
 
 def check_repository(repository):

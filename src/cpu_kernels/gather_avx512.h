@@ -1,6 +1,6 @@
 #pragma once
 
-// Only for sources compiled with AVX-512, like lanes_avx512.h.
+// Like lanes_avx512.h, only for sources compiled with AVX-512.
 
 #include "cpu_kernels/depthwise_avx512.h"
 #include "cpu_kernels/lanes_avx512.h"
@@ -65,7 +65,7 @@ class Packer {
   static constexpr std::int64_t kPanels = 16;
   static constexpr std::int64_t kD = kDepth<Element>;
 
-  /// Returns the index of the first word of a panel that must be packed.
+  /// Returns the index of the first word to pack in a panel; earlier words are read in place.
   std::int64_t first_word(std::int64_t panel, const PackedPanels<Element>& panels) const {
     if (!panels.in_place || panel >= view_.complete_panels()) return 0;
     return view_.by_amx ? tap_words_ / kLanes * kLanes : tap_words_;
@@ -160,7 +160,7 @@ class Packer {
       }
       return;
     }
-    // A row may continue in the next register.
+    // A row may continue in the next tile.
     const std::int64_t column = position % kLanes;
     const std::int64_t here = smaller(count, kLanes - column);
     const __mmask16 later = first_lanes(count) & ~first_lanes(here);
@@ -176,7 +176,7 @@ class Packer {
   const GatherView& view_;
   const Element* weights_;
   std::int64_t taps_ = view_.kernel_height * view_.kernel_width;
-  std::int64_t of_output_ = taps_ * view_.layer_inputs();  // weights
+  std::int64_t of_output_ = taps_ * view_.layer_inputs();  // weights per output channel
   // Strides of rows and of the channels summed over.
   std::int64_t row_ = view_.backward ? 1 : of_output_;
   std::int64_t channel_ = view_.backward ? of_output_ : 1;

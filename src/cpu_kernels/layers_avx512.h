@@ -1,6 +1,6 @@
 #pragma once
 
-// Only for sources compiled with AVX-512, like lanes_avx512.h.
+// Like lanes_avx512.h, only for sources compiled with AVX-512.
 
 #include "cpu_kernels/lanes_avx512.h"
 

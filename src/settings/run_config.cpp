@@ -264,7 +264,7 @@ KeyUse use_of(const std::string& pointer) {
   return kSteps;
 }
 
-/// Returns "KEY was OLD and is NEW" for each differing key with this use.
+/// Returns "KEY was OLD and is now NEW" for each differing key with this use.
 std::vector<std::string> differences_in(const RunConfig& before, const RunConfig& now,
                                         KeyUse wanted) {
   using nlohmann::json;
@@ -283,7 +283,7 @@ std::vector<std::string> differences_in(const RunConfig& before, const RunConfig
     if (was == is || (use != wanted && use != kStepsAndSamples)) continue;
     std::string text = pointer.substr(1);
     std::ranges::replace(text, '/', '.');
-    differences.push_back(text.append(" was ").append(was).append(" and is ").append(is));
+    differences.push_back(text.append(" was ").append(was).append(" and is now ").append(is));
   }
   return differences;
 }

@@ -105,8 +105,8 @@ std::string write_run_config(const RunConfig& config, bool with_output);
 /// Returns the JSON Schema (draft 2020-12) of config files as text.
 std::string write_run_config_schema();
 
-/// Returns a text, such as "seed was 1 and is 5", for each differing key that affects how steps are
-/// computed.
+/// Returns a text, such as "seed was 1 and is now 5", for each differing key that affects how steps
+/// are computed.
 std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now);
 
 /// Returns the same for keys that determine the samples of a run and their location.

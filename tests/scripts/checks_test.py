@@ -60,7 +60,7 @@ def test_a_tree_that_complies_with_the_table_passes(layers):
     ("data/set.cpp", '#include "set.h"\n', "is not relative to src/"),
     ("data/set.cpp", "#include <torch/types.h>\n", "must not use torch"),
     ("app/main.cpp", "using Store = c10d::Store;\n", "src/app/main.cpp:1: uses c10d"),
-    ("data/set.cpp", "\n" * 601, "601 lines, at most 600"),
+    ("data/set.cpp", "\n" * 601, "601 lines exceed the limit of 600"),
     ("data/set.cpp", "int f() {\n" + "  g();\n" * 59 + "}\n", "61 lines in one function"),
     ("data/set.h", "class A {\n  int f() {\n" + "    g();\n" * 59 + "  }\n};\n", "src/data/set.h:2: 61 lines"),
     ("new/thing.h", "int a;\n", "src/new:1: is not in the table of layers"),
@@ -112,4 +112,4 @@ def test_a_readme_that_is_too_long_is_reported(pages):
     assert findings("check_markdown", write(pages, {"README.md": "line\n" * 150})) == []
     found = findings("check_markdown", write(pages, {"README.md": "line\n" * 151 + "x" * 121 + "\n"}))
     assert len(found) == 2
-    assert "152 lines, at most 150" in found[0] and "README.md:152: 121 columns, at most 120" in found[1]
+    assert "152 lines exceed the limit of 150" in found[0] and "README.md:152: 121 columns exceed the limit of 120" in found[1]

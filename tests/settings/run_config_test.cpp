@@ -19,7 +19,9 @@ Texts differences(const std::string& before, const std::string& now) {
   return config_differences(read(before), read(now));
 }
 
-TEST_CASE("steps are recorded ten times per epoch, within limits per run") {
+TEST_CASE(
+    "the default log interval is a tenth of an epoch or a thousandth of the run, at most 100 "
+    "steps") {
   const auto interval = [](std::int64_t epochs, std::int64_t steps_per_epoch,
                            std::optional<std::int64_t> max_steps = {}) {
     TrainOptions options;
@@ -78,7 +80,7 @@ TEST_CASE("the effective config survives a round trip") {
   CHECK(write_run_config(read(written), true) == written);
 }
 
-TEST_CASE("the effective config contains output only on request") {
+TEST_CASE("the effective config contains the output key only on request") {
   const RunConfig config = read(R"({"output":"o"})");
   CHECK_THAT(write_run_config(config, true), ContainsSubstring("\"output\": \"/base folder/o\""));
   CHECK_THAT(write_run_config(config, false), !ContainsSubstring("\"output\""));
@@ -128,7 +130,7 @@ TEST_CASE("other programs' keys get a suggestion") {
   CHECK_THAT(lines[0], ContainsSubstring(meant));
 }
 
-TEST_CASE("weights are a file or an object, and are written in a normal form") {
+TEST_CASE("model.weights is a path or an object, and is written in canonical form") {
   const auto text = [](const std::string& value) {
     return R"({"model":{"weights":)" + value + "}}";
   };
@@ -163,7 +165,7 @@ TEST_CASE("weights are a file or an object, and are written in a normal form") {
   }
 }
 
-TEST_CASE("class weights are a rule or an object, and are written in a normal form") {
+TEST_CASE("class_weights is \"balanced\" or an object, and is written in canonical form") {
   const auto of = [](const std::string& value) {
     return read("{\"class_weights\":" + value + "}").train.class_weights;
   };
@@ -210,13 +212,13 @@ TEST_CASE("a data set determines the normalisation unless the config sets one") 
 
 TEST_CASE("differences list keys that affect the computation of a step, with both values") {
   CHECK(differences("{}", "{}").empty());
-  CHECK(differences("{}", R"({"seed": 5})") == Texts{"seed was 1 and is 5"});
+  CHECK(differences("{}", R"({"seed": 5})") == Texts{"seed was 1 and is now 5"});
   CHECK(differences(R"({"optimizer": "adam", "learning_rate": 0.1})",
                     R"({"optimizer": "adam", "learning_rate": 0.2, "label_smoothing": 0.1})") ==
-        Texts{"label_smoothing was 0 and is 0.1", "learning_rate was 0.1 and is 0.2"});
+        Texts{"label_smoothing was 0 and is now 0.1", "learning_rate was 0.1 and is now 0.2"});
   CHECK(differences(R"({"class_weights": "balanced"})", R"({"class_weights": {"cat": 2}})") ==
-        Texts{"class_weights was \"balanced\" and is not set",
-              "class_weights.cat was not set and is 2"});
+        Texts{"class_weights was \"balanced\" and is now not set",
+              "class_weights.cat was not set and is now 2"});
   const Texts augmented =
       differences("{}", R"({"data": {"augment": [{"name": "rotate", "degrees": 10}]}})");
   REQUIRE_FALSE(augmented.empty());
@@ -236,25 +238,25 @@ TEST_CASE("data differences list only keys that determine the samples") {
   };
   CHECK(data(R"({"data": {"limit_train": 900}})",
              R"({"learning_rate": 1, "data": {"limit_train": 800, "limit_test": 7}})") ==
-        Texts{"data.limit_test was null and is 7", "data.limit_train was 900 and is 800"});
+        Texts{"data.limit_test was null and is now 7", "data.limit_train was 900 and is now 800"});
   CHECK(data("{}", R"({"data": {"dataset": "fashion-mnist"}, "epochs": 3})") ==
-        Texts{R"(data.dataset was "mnist" and is "fashion-mnist")"});
+        Texts{R"(data.dataset was "mnist" and is now "fashion-mnist")"});
   CHECK(data("{}", R"({"seed": 5})").empty());
   CHECK(data(R"({"data": {"validation": 0.1}})", R"({"data": {"validation": 0.1}, "seed": 5})")
             .empty());
   CHECK(data(R"({"data": {"validation": 0.1}})",
              R"({"data": {"validation": 0.1, "holdout_seed": 5}})") ==
-        Texts{"data.holdout_seed was 0 and is 5"});
+        Texts{"data.holdout_seed was 0 and is now 5"});
 }
 
 TEST_CASE("brightness comes from the named data set, or else from the normalisation") {
   DataOptions options;
   CHECK(trained_brightness(options) == 0.1307);
-  options.normalize = NormalizeOptions{};  // means only division by 255
+  options.normalize = NormalizeOptions{};  // only divides by 255
   CHECK(trained_brightness(options) == 0.1307);
   options.dataset = "cifar10";
   CHECK(trained_brightness(options).value() == Catch::Approx(0.4734).margin(1e-4));
-  // For other data it is the mean, unless that is the default.
+  // For other data, the brightness is the configured mean; none if that is 0, the default.
   options = {};
   options.dataset.reset();
   options.format = DataFormat::kImageFolder;

@@ -22,7 +22,7 @@ WAYS = {  # ways to run a step
 
 
 def ranks_by_hand(folder, changes, **settings):
-    """Starts two ranks like other launchers: as independent processes that nothing restarts or kills."""
+    """Starts two ranks the way other launchers do: as independent, unsupervised processes."""
     return workers(folder, changes, variables=fake_gpus(2, **settings))
 
 
@@ -41,7 +41,7 @@ def test_without_our_launcher_a_rank_that_loses_its_peer_exits_in_time_and_repor
         assert "timed out" in first.stderr and "rank 1 did not respond" in first.stderr, first.stderr
 
 
-# Other launchers have no status board that shows phases, so steps are slow and an evaluation has 50 batches.
+# Without our launcher, no status board shows the phase. Tests wait for the last step before an evaluation that is long enough to be hit.
 EVALUATION = (20, {"test_batch_size": 10, "data": {"limit_test": 500}})  # the last step before the evaluation, config changes
 
 

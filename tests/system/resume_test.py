@@ -150,7 +150,7 @@ def test_resume_lists_the_settings_that_differ(tmp_path):
     others = CONFIG | {"max_steps": 5, "seed": 5, "label_smoothing": 0.1, "log_interval": 2}
     resumed = train(tmp_path, others, "--resume", first.checkpoints()[-1])
     (warning,) = [line for line in resumed.stderr.splitlines() if "different settings" in line]
-    assert warning.endswith(": label_smoothing was 0 and is 0.1; seed was 1 and is 5")
+    assert warning.endswith(": label_smoothing was 0 and is now 0.1; seed was 1 and is now 5")
     again = train(tmp_path, others | {"max_steps": 6}, *RESUME)
     assert "different settings" not in again.stderr
 
