@@ -33,7 +33,7 @@ def test_sources_with_the_same_compile_command_are_grouped_except_programs(tidy,
         ["one.cpp", "two.cpp", "optimised.cpp"], ["main.cpp"], ["main.cpp"], ["fast.cpp"]]
 
 
-@pytest.mark.parametrize("conflict", [False, True])
+@pytest.mark.parametrize("conflict", [pytest.param(False, marks=pytest.mark.sweep), True])
 def test_findings_are_reported_at_their_original_location(tidy, tmp_path, monkeypatch, conflict):
     commands = commands_of(tmp_path / "a/one.cpp", tmp_path / "a/two.cpp")
     program = tmp_path / "clang-tidy"

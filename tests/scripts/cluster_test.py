@@ -44,7 +44,7 @@ def test_mpich_gets_the_first_host_through_the_environment(engine):
 def test_a_host_file_without_hosts_is_refused(engine):
     (engine / "hosts").write_text("# none\n")
     done = mpirun(engine, engine / "hosts", "2")
-    assert done.returncode != 0 and "names no host" in done.stderr
+    assert done.returncode != 0 and "lists no hosts" in done.stderr
 
 
 def test_open_mpi_on_one_host_needs_no_file(engine):

@@ -256,6 +256,7 @@ def test_an_endless_config_is_refused(tmp_path):
     assert time.monotonic() - begin < 3
 
 
+@pytest.mark.sweep
 def test_a_config_from_a_pipe_that_stays_open_is_refused():
     read_end, write_end = os.pipe()
     os.write(write_end, b'{"epochs": 1')  # then no more data and no end of file
