@@ -171,6 +171,7 @@ def test_both_sides_reach_the_same_accuracy_in_a_short_benchmark(tmp_path):
     assert all(0.6 < value < 0.95 for value in accuracy.values()), accuracy
     assert abs(accuracy["ours_fp32"] - accuracy["best_fp32"]) < 0.1
     assert case["loss_check"]["best_fp32"]["distance"] < 1e-4
-    assert 0 < case["floor_epoch_seconds"]["fp32"] < case["sides"]["ours_fp32"]["epoch_seconds"]["median"]
+    # Other load may slow down the measurement of the rates more than the epoch.
+    assert 0.1 < case["floor_epoch_seconds"]["fp32"] / case["sides"]["ours_fp32"]["epoch_seconds"]["median"] < 2
     assert all(rate > 1e9 for rate in result["machine"]["rates"].values())
     assert result["machine"]["load_average"]["during"]["count"] > 0
