@@ -3,9 +3,8 @@
 
 usage: check_layers.py [REPOSITORY]
 
-Prints FILE:LINE: MESSAGE for each violation and exits 1 if there are any: includes of a layer that the table
-does not allow, torch in a layer that must not use it, c10d outside its two layers, and files and functions
-that are too long.
+Finds includes of layers that the table does not allow, torch in a layer that must not use it, c10d outside its two
+layers, and files and functions that are too long. Prints FILE:LINE: MESSAGE for each; exits 1 if there are any.
 """
 
 import collections

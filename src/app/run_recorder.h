@@ -54,7 +54,7 @@ class StateSaver {
   void check() { writer_.check(); }
   /// Waits until the last checkpoint is on disk. Throws Error(kCheckpoint).
   void wait();
-  /// Returns the seconds for which training has waited for checkpoints since the last call.
+  /// Returns for how long training has waited for checkpoints since the last call, in seconds.
   double take_seconds() { return std::exchange(seconds_, 0); }
 
  private:

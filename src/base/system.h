@@ -16,10 +16,10 @@
 
 namespace mnist_train {
 
-/// Returns the seconds of CLOCK_MONOTONIC, which all processes of a machine share.
+/// Returns CLOCK_MONOTONIC in seconds, which is the same for all processes of a machine.
 double monotonic_seconds();
 
-/// Does the work and returns the seconds that it took.
+/// Does the work and returns how long it took, in seconds.
 template <class Work>
 double duration_s(const Work& work) {
   const double begin_s = monotonic_seconds();
@@ -27,7 +27,7 @@ double duration_s(const Work& work) {
   return monotonic_seconds() - begin_s;
 }
 
-/// Returns the seconds since 1970.
+/// Returns the time since 1970 in seconds.
 double wall_clock_seconds();
 
 /// Converts a duration of the config, in seconds, for functions that wait.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Like lanes_avx512.h, only for sources compiled with AVX-512.
+// Only for sources compiled with AVX-512; see lanes_avx512.h.
 
 #include "cpu_kernels/depthwise_avx512.h"
 #include "cpu_kernels/lanes_avx512.h"
@@ -31,7 +31,7 @@ inline void load_row_pairs(const Bf16Bits* from, std::int64_t step, std::int64_t
 }
 inline void load_row_pairs(const float*, std::int64_t, std::int64_t, Block&, Block&) {}
 
-/// Packs weights in blocks of 16 rows and 16 words.
+/// Packs weights in blocks of 16 rows by 16 words.
 template <class Element>
 class Packer {
  public:
@@ -104,7 +104,7 @@ class Packer {
     }
     if (view_.winograd.at_once > 0) store_transformed(blocks, word, panel);
   }
-  /// Stores the transforms of up to 16 words from the blocks of their taps.
+  /// Transforms up to 16 words, given one block per tap, for Winograd's algorithm, and stores them.
   void store_transformed(const Block* taps, std::int64_t word, Element* panel) const {
     const __mmask16 rows = first_lanes(view_.panel_rows);
     for (std::int64_t i = 0; i < smaller(kLanes, tap_words_ - word); ++i) {
@@ -117,7 +117,7 @@ class Packer {
     }
   }
 
-  /// Stores a block of a tap in all sequences that contain its column.
+  /// Stores a tap's block in every sequence that contains the tap's kernel column.
   void store_tap(const Block& block, std::int64_t tap, std::int64_t word, Element* panel) const {
     const std::int64_t ky = tap / view_.kernel_width;
     const std::int64_t kx = tap % view_.kernel_width;
@@ -192,7 +192,7 @@ struct PanelWeights {
   std::int64_t panel_step;  // to the next panel
 };
 
-/// The results of M rows as sums in registers. For packed weights the steps are constants.
+/// Sums of M rows in registers. If the weights are packed, the steps are compile-time constants.
 template <class Element, int M, bool IsPacked>
 struct RegisterResults {
   static constexpr int kRows = M;
@@ -279,7 +279,7 @@ template <class Element, class Sums>
   const PanelWeights<Element> packed{panels.at + (panel - panels.begin) * size,
                                      view.by_amx ? kLanes * kD : kD, view.panel_rows * kD, size};
   PanelWeights<Element> weights = packed;
-  std::int64_t tail = 0;  // words that do not fill a register and are packed
+  std::int64_t tail = 0;  // last words, which do not fill a register: read from the packed copy
   if (in_place) {
     const std::int64_t row = view.in.channels;
     weights = {operands.weights + channel * row, row, kD, view.panel_rows * row};

@@ -1,6 +1,6 @@
 #pragma once
 
-// Like lanes_avx512.h, only for sources compiled with AVX-512.
+// Only for sources compiled with AVX-512; see lanes_avx512.h.
 
 #include "cpu_kernels/lanes_avx512.h"
 

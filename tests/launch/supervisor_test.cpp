@@ -336,7 +336,7 @@ TEST_CASE("an observer that is often late still detects a stall") {
   CHECK(rank.sleep(0.2) >= 10);
 }
 
-/// Returns the seconds until a watch with a limit of 0.3 s speaks, or 1.5 if it does not.
+/// Returns the time in seconds until a watch with a limit of 0.3 s warns, or 1.5 if it does not.
 double spoke_after_s(RankStatus& status) {
   const double begin_s = monotonic_seconds();
   std::atomic<double> spoke_s = 1.5;

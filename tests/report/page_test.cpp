@@ -378,7 +378,7 @@ TEST_CASE("the size of the page is bounded for thousands of epochs") {
   CHECK_THAT(rows, ContainsSubstring("Metrics of 201 of 5,000 epochs; metrics.jsonl has all"));
   check_contains(rows, {"</span> 1</th>", "</span> 5000</th>"});
   CHECK_THAT(
-      page, ContainsSubstring("500 times, including restarts after a lost process and resumes. The "
+      page, ContainsSubstring("500 times, including resumes and restarts after a lost process. The "
                               "last 100:"));
   CHECK_THAT(page, ContainsSubstring(">499</td>") && !ContainsSubstring(">399</td>"));
 }

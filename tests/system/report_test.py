@@ -83,7 +83,7 @@ def test_misclassified_images_come_from_the_whole_test_set_with_any_number_of_pr
         (epoch,) = folder.epochs()
         confusion = numpy.array(epoch["confusion"])
         assert len(rows) == len({row["id"] for row in rows}) == min(240, confusion.sum() - confusion.trace())
-        # Mistakes are also stored beyond the samples with stored predictions, and of every kind of confusion.
+        # Mistakes are not limited to the samples in predictions.jsonl, and every kind of confusion is represented.
         assert not {row["id"] for row in rows} <= set(IDS)
         numpy.fill_diagonal(confusion, 0)
         assert {(row["truth"], row["guess"]) for row in rows} == {tuple(kind) for kind in numpy.argwhere(confusion)}
@@ -140,7 +140,7 @@ def test_the_report_command_writes_the_same_page_and_compares_runs(finished, tmp
     assert "2 runs" in both.words and "(ran) world_size13" in both.words.replace(" 1", "1").replace(" 3", "3")
 
 
-def test_the_report_command_skips_folders_without_a_run_with_a_warning(finished, tmp_path):
+def test_the_report_command_warns_about_folders_without_a_run_and_skips_them(finished, tmp_path):
     nothing, empty = tmp_path / "nothing", tmp_path / "empty"
     nothing.symlink_to("removed")  # like `latest` after its run is deleted
     empty.mkdir()
@@ -173,14 +173,14 @@ def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
         wait_until(lambda: len(process.run_folder.epochs()) > 0 and page.exists(), "the first epoch")
         assert "running: this page refreshes itself" in Page(page).words
         assert "http-equiv=\"refresh\"" in page.read_text()
-        # The report command also detects that it is running.
+        # The report command also sees that the run is still in progress.
         assert "running" in run("report", process.run_folder.path, "--output", "-").stdout
         process.send(signal.SIGTERM)
         assert process.wait() == 143
     assert "stopped by a signal" in Page(page).words
     folder = train(tmp_path, changes, "--resume", "auto", processes=1)
     words = Page(page).words
-    assert "2 times, including restarts after a lost process and resumes." in words and "3 of 3" in words
+    assert "2 times, including resumes and restarts after a lost process." in words and "3 of 3" in words
     starts = folder.rows("lineage.jsonl")
     assert [start["world_size"] for start in starts] == [2, 1]
     assert starts[0]["resumed_from"] is None

@@ -88,7 +88,7 @@ def test_the_saved_config_reproduces_the_run_bit_for_bit(tmp_path):
 
 
 def test_a_quiet_run_prints_nothing(tmp_path):
-    config = write_config(tmp_path, {"sgd_momentum": 0.9})  # so that it predicts all classes, or it would print a warning
+    config = write_config(tmp_path, {"sgd_momentum": 0.9})  # to predict all classes; otherwise it would print a warning
     command = train_command(config, tmp_path / "run", 2, "--quiet")
     with Process(command, tmp_path) as process:
         assert process.wait(LONG_S) == 0

@@ -1,5 +1,5 @@
 """Trains one of the models with torch.compile, as in a typical script: data in memory, channels_last, fused optimizer, autocast
-for bf16. One process on all available cores; under torchrun, DistributedDataParallel wraps the compiled model.
+for bf16. One process on all available cores; under torchrun, the model is wrapped in DistributedDataParallel, then compiled.
 
 Rank 0 prints one JSON object per line: for compilation, the first step, each epoch and the end.
 """
@@ -37,7 +37,7 @@ def test(arguments, model, images, labels):
 
 
 def compile_all(arguments, model, images, labels, test_images):
-    """Runs every batch size once, which triggers the compilation. Returns the seconds."""
+    """Runs one batch of each size to trigger compilation. Returns the elapsed seconds."""
     rank, world = rank_and_size()
     begin = time.perf_counter()
     for size in batch_sizes(arguments, len(images)):

@@ -99,7 +99,7 @@ class Machine:
 
 
 def timed(command):
-    """Runs a command, which must succeed. Returns its wall seconds and standard output."""
+    """Runs a command, which must succeed. Returns its wall time in seconds and its standard output."""
     begin = time.monotonic()
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, text=True, check=True)
     return time.monotonic() - begin, done.stdout

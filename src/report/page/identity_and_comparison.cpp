@@ -135,7 +135,7 @@ std::string starts_table(const RunFiles& run) {
   const std::string note =
       run.starts.size() == 1
           ? "Once, without restarts."
-          : fmt::format("{} times, including restarts after a lost process and resumes.{}",
+          : fmt::format("{} times, including resumes and restarts after a lost process.{}",
                         run.starts.size(),
                         left_out > 0 ? fmt::format(" The last {}:", kMostRows) : "");
   return "<h3>Started</h3><p>" + note + "</p>" + table.html() + "\n";
