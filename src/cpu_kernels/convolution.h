@@ -274,11 +274,12 @@ class Gather {
 
   bool is_depthwise() const { return view_.depthwise.count > 0; }
   bool by_winograd() const { return view_.winograd.at_once > 0; }
+  std::int64_t in_block_bytes() const {
+    return view_.in.block_size<Element>() * static_cast<std::int64_t>(sizeof(Element));
+  }
   /// Returns the number of output rows whose input remains cached.
   std::int64_t cached_rows() const {
-    const std::int64_t in_bytes =
-        view_.in.block_size<Element>() * static_cast<std::int64_t>(sizeof(Element));
-    return std::max<std::int64_t>(1, kBandBytes * view_.out.height / in_bytes);
+    return std::max<std::int64_t>(1, kBandBytes * view_.out.height / in_block_bytes());
   }
   RowParts parts(std::int64_t blocks) const {
     RowParts parts = RowParts::of(blocks, view_.out.height, cached_rows());
@@ -320,17 +321,16 @@ class Gather {
            view_.in.channels % kDepth<Element> == 0 &&
            operands.blocks * view_.out.pixels() <= kMostUses;
   }
-  /// Packs panels and multiplies all blocks by them while they are cached. Each thread always packs
-  /// to the same memory, which thus remains cached.
+  /// Packs panels and multiplies all blocks by them. The inputs of all blocks remain cached if they
+  /// fit, else the panels that are packed at once. Each thread always packs to the same memory,
+  /// which thus remains cached.
   void compute_panels(const BatchOperands<Element>& operands) const {
     const bool in_place = reads_in_place(operands);
     const std::int64_t pair_size =
         kPanelPair * view_.panel_rows * view_.positions * kDepth<Element>;
     const std::int64_t pairs = ceil_divide(view_.panels, kPanelPair);
-    // If all inputs fit into the cache, they stay there instead, and panels are read once.
-    const std::int64_t in_bytes = operands.blocks * view_.in.block_size<Element>() *
-                                  static_cast<std::int64_t>(sizeof(Element));
-    const std::int64_t step = in_bytes <= kBandBytes / 2 ? kPanelPair : kPanelsAtOnce;
+    const bool inputs_fit = operands.blocks * in_block_bytes() <= kBandBytes / 2;
+    const std::int64_t step = inputs_fit ? kPanelPair : kPanelsAtOnce;
     parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t last = std::min(end * kPanelPair, view_.panels);
       for (std::int64_t at = begin * kPanelPair; at < last; at += kPanelsAtOnce) {
