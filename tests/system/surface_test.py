@@ -10,7 +10,7 @@ functional = torch.nn.functional
 
 from torch_models import MODELS, training  # noqa: E402  (needs torch)
 
-SAMPLES = {"net": 250, "mlp": 100, "lenet": 100, "resnet18": 24}  # all in every batch, so that their order does not matter
+SAMPLES = {"net": 250, "mlp": 100, "lenet": 100, "resnet18": 25}  # all in every batch, so that their order does not matter
 STEPS = {"net": 20, "mlp": 20, "lenet": 20, "resnet18": 3}
 SEEDS = {"net": 5, "mlp": 7, "lenet": 7, "resnet18": 7}  # for the initial weights
 PRECISE = 1e-5  # relative tolerance of losses
