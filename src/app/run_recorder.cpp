@@ -81,8 +81,8 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   return setup;
 }
 
-/// Logs where the best weights and the report are, and how to classify images. `page` is empty if
-/// none was written.
+/// Logs the paths of the best weights and the report, and the command that classifies images.
+/// `page` is empty if no report was written.
 void log_next_steps(const Worker& worker, const fs::path& page) {
   fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
   const bool has_best = is_there(weights);

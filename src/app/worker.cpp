@@ -233,7 +233,7 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   });
 }
 
-/// Logs which files and samples of the data set were skipped, and notes on its files.
+/// Logs the files left out of the data set, the skipped samples, and notes on the files.
 void list_left_out(const data::Dataset& dataset) {
   constexpr std::ptrdiff_t kMostWarned = 10;
   const std::string left_out = data::left_out_text(dataset.left_out);

@@ -23,7 +23,7 @@ inline double fraction_of(std::int64_t part, std::int64_t whole) {
 struct ClassFigures {
   std::int64_t samples = 0;
   std::int64_t predicted = 0;  // samples predicted as the class
-  std::int64_t correct = 0;    // samples of the class that are predicted as it
+  std::int64_t correct = 0;    // true positives
 
   // Metrics as fractions; NaN if the denominator is 0.
   double recall() const { return fraction_of(correct, samples); }
@@ -36,7 +36,7 @@ struct ClassFigures {
 struct ClassCounts {
   std::vector<std::int64_t> samples;         // of the class
   std::vector<std::int64_t> predicted;       // samples predicted as the class
-  std::vector<std::int64_t> correct;         // samples of the class that are predicted as it
+  std::vector<std::int64_t> correct;         // true positives
   std::vector<std::int64_t> confusion = {};  // [classes, classes] by label and prediction, or empty
 
   MNIST_TRAIN_VISIT(samples, predicted, correct)

@@ -158,13 +158,13 @@ DatasetRecord read_dataset_record(const fs::path& file);
 fs::path find_dataset_record(const fs::path& weights);
 
 /// Returns the content of `dataset.json`: the number of samples per class, by name or number, the
-/// paths of held-out samples drawn by a fraction, and what was skipped: the number of files per
+/// paths of held-out samples drawn by a fraction, and `left_out`: the number of files per
 /// extension, `folders` with the reason for each, and the numbers of `duplicates` in a list, of
 /// samples beyond `limit_train` and `limit_test`, and of `unusable` ones.
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options);
 
 /// Returns one line for the user, such as "12 .txt files; 1 folder: __MACOSX (created by an archive
-/// program)", or "" if nothing was skipped.
+/// program)", or "" if no file was left out.
 std::string left_out_text(const LeftOut& left_out);
 
 /// Returns the weight of each class in the loss, by class number, computed from the training set.

@@ -186,14 +186,14 @@ class ImageFolder : public PictureFiles {
     return !entry.is_folder && imaging::has_picture_extension(entry.name);
   }
 
-  /// Returns the end of a message: why the first skipped folder is not a class.
+  /// Returns the end of a message: why the first left-out folder is not a class.
   std::string first_reason() const {
     if (left_out_.folders.empty()) return "";
     const auto& [folder, reason] = *left_out_.folders.begin();
     return fmt::format("; left out: {} ({})", on_one_line(folder), reason);
   }
 
-  /// Returns the entries of a folder, sorted by name, without hidden files and skipped folders;
+  /// Returns the entries of a folder, sorted by name, without hidden files and left-out folders;
   /// follows links. Only pictures and links are examined, not other files.
   std::vector<FolderEntry> list_folder(const fs::path& relative) {
     const fs::path folder = relative.empty() ? folder_ : folder_ / relative;

@@ -341,7 +341,7 @@ std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files);
 /// Lists the pictures (imaging::kPictureExtensions) in a folder of class folders, like
 /// torchvision's ImageFolder: the sorted names of the class folders are the classes, and class
 /// folders may be nested. Files of other kinds, folders without pictures, hidden folders and those
-/// made by other programs are skipped. A folder that contains pictures directly is a single class
+/// made by other programs are left out. A folder that contains pictures directly is a single class
 /// with that folder's name. Opens no file. Throws Error(kData) with the path for an empty file, a
 /// name with control bytes or invalid UTF-8, circular links, and pictures next to class folders.
 std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad);
@@ -355,7 +355,7 @@ struct ListKind {
 /// Reads a list of pictures: a CSV file (RFC 4180, UTF-8, with a header) with the columns `path` or
 /// `file_name` (relative to the list, or absolute), `label` and optionally `holdout` (train,
 /// validation, test). If all labels are integers, they are class numbers; otherwise, the sorted
-/// labels are the classes. Repeated rows are skipped and counted. Opens no picture. Throws
+/// labels are the classes. Repeated rows are left out and counted. Opens no picture. Throws
 /// Error(kData) with the list and line for a malformed row, a missing file, a path with two labels,
 /// or another word in `holdout`.
 std::shared_ptr<ImageSource> open_image_list(const fs::path& file, const ListKind& kind,

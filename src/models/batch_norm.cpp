@@ -86,20 +86,20 @@ at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at
   const bool by_kernels = is_training() && !sum_ && weight_.scalar_type() == at::kFloat &&
                           kernels::are_used(images.device());
   at::Tensor x = images;
-  at::Tensor left_out;  // bias
+  at::Tensor omitted_bias;
   if (by_kernels && convolution != nullptr &&
       convolution->bias.scalar_type() == images.scalar_type()) {
     x = convolve_without_bias(*convolution, images);
-    left_out = convolution->bias;
+    omitted_bias = convolution->bias;
   } else if (convolution != nullptr) {
     x = convolve(*convolution, images);
   }
   if (by_kernels && kernels::can_normalize(x, residual)) {
     return kernels::batch_norm({weight_, bias_, running_mean_, running_var_, num_batches_tracked_,
-                                epsilon_, momentum_, left_out},
+                                epsilon_, momentum_, omitted_bias},
                                x, residual, relu);
   }
-  if (left_out.defined()) x = x + left_out.view({1, -1, 1, 1});  // as in LibTorch
+  if (omitted_bias.defined()) x = x + omitted_bias.view({1, -1, 1, 1});  // as in LibTorch
   at::Tensor y = normalize(x);
   if (residual.defined()) y = y + residual;
   return relu ? at::relu(y) : y;

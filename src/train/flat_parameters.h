@@ -53,7 +53,7 @@ class FlatParameters {
   const std::vector<ParameterSpan>& spans() const { return spans_; }
   /// Returns the names of the trained parameters, in the order of `parameters`.
   const std::vector<std::string>& names() const { return names_; }
-  /// Returns the gradients, [n] f32. After the averager has added them up, its owned slice holds
+  /// Returns the gradients, [n] f32. After the averager's `complete_sum`, its owned slice holds
   /// sums over the ranks; after `all_gather`, the whole tensor does.
   const at::Tensor& gradients() const { return gradients_; }
   /// Returns the statistics, [s] f32, which follow the gradients and are summed with them.

@@ -181,8 +181,8 @@ class Step {
   void add(const loader::Batch& batch);
   /// Averages the gradients over the ranks and updates the weights. `rates`: as for `begin`.
   /// Collective. If the loss or a gradient is not finite, the next synchronisation reports it, see
-  /// `require_finite`. On a CPU the weights then remain unchanged, unless only a gradient is not
-  /// finite whose sum is deferred to the update. Throws PeerError.
+  /// `require_finite`. On a CPU the weights then remain unchanged, except if the loss is finite
+  /// and the sum of gradients was deferred to the update. Throws PeerError.
   void finish(const at::Tensor& rates);
 
   at::ScalarType rates_type() const {

@@ -58,10 +58,10 @@ bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setu
 /// may remain bf16 until the reduction. Collective.
 ShardLayout shard_layout(const settings::TrainOptions& options, const BatchPartition& partition,
                          const comm::Communicator& communicator, at::Device device) {
-  const bool one_part =
+  const bool one_shard =
       partition.shards() == communicator.world_size() && options.gradient_accumulation_steps == 1;
-  const bool late = comm::defers_sum(options, communicator, device);
-  return {comm::SummationTree(partition.begins()), communicator.rank(), late && one_part};
+  const bool defers_sum = comm::defers_sum(options, communicator, device);
+  return {comm::SummationTree(partition.begins()), communicator.rank(), defers_sum && one_shard};
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ void backward_in_bf16(models::Model& model, GradientAverager& averager,
   parameters.collect_gradients();
 }
 
-/// Gradients of a network that computes in bf16, before and after they are added up.
+/// Gradients of a network that computes in bf16, before and after they are summed.
 struct Bf16Gradients {
   std::size_t rows;
   bool in_bf16;
@@ -116,10 +116,10 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
   const auto computing = tiny_model(1);
   computing->to(at::kBFloat16);
   const TrainOptions options = with_strategy(strategy);
-  const bool late = defers_sum(options, communicator, at::kCPU);
+  const bool deferred = defers_sum(options, communicator, at::kCPU);
   train::FlatParameters parameters(
       *master, 1, computing.get(),
-      {SummationTree::of_ranks(communicator.world_size()), communicator.rank(), late});
+      {SummationTree::of_ranks(communicator.world_size()), communicator.rank(), deferred});
   const auto averager = make_gradient_averager(options, communicator, parameters.gradient_buffer());
   parameters.begin_shard(0);
   averager->begin();
@@ -216,14 +216,14 @@ TEST_CASE("ranks that share memory sum small tensors in rank order") {
 }
 
 TEST_CASE("sums are not deferred if any rank has a GPU, and all ranks agree on that") {
-  const auto late = results_of_ranks(2, [](const Communicator& communicator) -> int {
+  const auto decisions = results_of_ranks(2, [](const Communicator& communicator) -> int {
     const at::Device device = communicator.rank() == 0 ? at::kCUDA : at::kCPU;
     const bool deferred = defers_sum({}, communicator, device);
     (void)communicator.sum_over_ranks(
         1);  // hangs if the ranks took part in different numbers of collectives
     return deferred;
   });
-  CHECK(late == std::vector<int>{0, 0});
+  CHECK(decisions == std::vector<int>{0, 0});
 }
 
 TEST_CASE("bf16 gradients stay bf16 until they are summed over ranks") {

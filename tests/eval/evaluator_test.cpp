@@ -279,7 +279,7 @@ TEST_CASE("balanced accuracy, top-5 accuracy and counts are correct for any numb
   constexpr std::int64_t kSamples = 200;
   for (const std::int64_t classes : {3, 6, 300, 1024, 1025, 65536}) {
     INFO(classes << " classes");
-    // Few distinct logits, so many are equal, and some samples are predicted correctly.
+    // With few distinct logits, ties are frequent and some samples are predicted correctly.
     at::Tensor logits = at::arange(kSamples * classes, at::kDouble)
                             .mul_(12.9898)
                             .sin_()

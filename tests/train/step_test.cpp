@@ -157,7 +157,7 @@ TEST_CASE("a loss or gradient that is not finite leaves weights and momentum unc
   CHECK(subject.parameters.values().isfinite().all().item<bool>());
 }
 
-TEST_CASE("infinite gradients that are added up late and infinite weights are detected") {
+TEST_CASE("infinite gradients whose sum is deferred, and infinite weights, are detected") {
   const auto [factor, learning_rate] =
       GENERATE(table<double, double>({{kInfinity, kLearningRate}, {1e6, 1e38}}));
   StepSubject subject{.learning_rate = learning_rate};
