@@ -26,6 +26,13 @@ build_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
+# Number of parallel tests: more than the cores, because tests wait for processes, timeouts and disks.
+test_jobs() {
+  local jobs
+  jobs=$(build_jobs)
+  echo $((jobs + (jobs + 1) / 2))
+}
+
 # Whether this is an unpacked archive of scripts/bundle, which has programs but no sources.
 is_bundle() { [[ -x $root/bin/mnist-train ]]; }
 

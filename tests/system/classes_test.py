@@ -154,7 +154,7 @@ SIGNS = {"accuracy": 1, "balanced_accuracy": 1, "loss": -1}
 UNSTEADY = {"learning_rate": 0.05, "batch_size": 16, "model": NETWORK, "log_interval": 100}
 
 
-@pytest.mark.parametrize("validation", [0, 0.3])
+@pytest.mark.parametrize("validation", swept([0, 0.3], [0]))
 def test_best_by_selects_the_best_checkpoint(tmp_path, unequal, validation):
     prefix = "validation" if validation else "test"
     chosen = {}
