@@ -16,7 +16,7 @@ TensorFile snapshot_of(const TrainerRig& rig) {
   return snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}});
 }
 
-/// Saves a valid checkpoint for each of these steps; its progress has the step.
+/// Saves a valid checkpoint for each of `steps`, with the step in its progress.
 void save(CheckpointFolder& checkpoints, const Steps& steps) {
   static TrainerRig rig(small_run());
   for (const std::int64_t step : steps) {
@@ -28,7 +28,7 @@ void save(CheckpointFolder& checkpoints, const Steps& steps) {
 void damage(const fs::path& path) {
   std::string bytes = read_file(path, 1 << 24, ExitCode::kData);
   bytes[bytes.size() / 2] ^= 1;
-  fs::remove(path);  // keeps a hard link to the file intact
+  fs::remove(path);  // so that hard links to the file stay intact
   write_file_atomically(path, bytes, ExitCode::kData);
 }
 
@@ -45,7 +45,7 @@ TEST_CASE("the checkpoints with the highest step numbers are kept") {
   CHECK(newest_valid(folder.path() / "checkpoints")->path == checkpoints.path_of(100000000));
 }
 
-TEST_CASE("the next save removes the partial file of a killed process") {
+TEST_CASE("the next save removes a partial file that a killed process left") {
   const TempFolder folder;
   folder.write("step-00000007.safetensors.partial-4242", "half");
   folder.write("notes.txt", "mine");
@@ -55,7 +55,7 @@ TEST_CASE("the next save removes the partial file of a killed process") {
         std::vector<std::string>{"notes.txt", "step-00000008.safetensors"});
 }
 
-TEST_CASE("resuming from an earlier step sets aside later checkpoints and a later best one") {
+TEST_CASE("resuming at an earlier step sets aside later checkpoints, even the best one") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 3);
   save(checkpoints, {10, 20, 30});
@@ -71,7 +71,7 @@ TEST_CASE("resuming from an earlier step sets aside later checkpoints and a late
   CHECK(newest_valid(folder.path())->path == checkpoints.path_of(15));
 }
 
-TEST_CASE("the best checkpoint outlives its step's file") {
+TEST_CASE("the best checkpoint is kept when its step's file is removed") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 2);
   save(checkpoints, {1});
@@ -81,7 +81,7 @@ TEST_CASE("the best checkpoint outlives its step's file") {
     return checkpoint_progress(read_checkpoint(folder.path() / "best.safetensors"), "best").step;
   };
   CHECK(best_step() == 1);
-  for (int i = 0; i < 2; ++i) {  // marking it again leaves no other files
+  for (int i = 0; i < 2; ++i) {  // marking it twice leaves no other files
     CHECK(names_in(folder.path()) == std::vector<std::string>{"best.safetensors",
                                                               "step-00000003.safetensors",
                                                               "step-00000004.safetensors"});
@@ -91,7 +91,7 @@ TEST_CASE("the best checkpoint outlives its step's file") {
   CHECK(names_in(folder.path()).size() == 3);
 }
 
-TEST_CASE("a best checkpoint that cannot be put in place leaves no files behind") {
+TEST_CASE("failing to mark the best checkpoint leaves no files behind") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 2);
   CHECK_THAT(error_of([&] { checkpoints.mark_best(9); }),  // step 9 was not saved
@@ -104,7 +104,7 @@ TEST_CASE("a best checkpoint that cannot be put in place leaves no files behind"
         std::vector<std::string>{"best.safetensors", "step-00000001.safetensors"});
 }
 
-TEST_CASE("if the newest checkpoint is damaged, the one before is used") {
+TEST_CASE("if the newest checkpoint is damaged, the previous one is used") {
   const SilentLog silent;
   for (const auto& harm : {&damage, &cut_short}) {
     const TempFolder folder;
@@ -142,7 +142,7 @@ TEST_CASE("a checkpoint folder that cannot be read is an error") {
              IsError(ExitCode::kCheckpoint, file.string() + ": cannot be read"));
 }
 
-/// Repeats `check` until it throws, like a training loop, and returns the failure.
+/// Calls `check` repeatedly, as a training loop does, until it throws, and returns the failure.
 template <class Function>
 Failure failure_in_time(const Function& check) {
   for (int i = 0; i < 5000; ++i) {
@@ -156,7 +156,7 @@ Failure failure_in_time(const Function& check) {
   return {};
 }
 
-TEST_CASE("a checkpoint has the state at its snapshot, although training continues") {
+TEST_CASE("a checkpoint has the state at the time of its snapshot, although training continues") {
   const TempFolder folder;
   TrainerRig rig(small_run());
   rig.run_to(2);
@@ -178,18 +178,18 @@ TEST_CASE("a checkpoint has the state at its snapshot, although training continu
   CHECK(fs::equivalent(folder.path() / "best.safetensors", found->path));
 }
 
-TEST_CASE("checkpoints in quick succession are all written, in order") {
+TEST_CASE("checkpoints started in quick succession are all written, in order") {
   const TempFolder folder;
   const TrainerRig rig(small_run());
   {
     CheckpointWriter writer({folder.path(), 3});
     for (std::int64_t step = 1; step <= 5; ++step) writer.start(snapshot_of(rig), step, step == 1);
-  }  // the destructor waits for the last one
+  }  // the destructor waits for the last checkpoint
   CHECK(saved_steps(folder.path()) == Steps{3, 4, 5});
   CHECK(fs::exists(folder.path() / "best.safetensors"));
 }
 
-TEST_CASE("the next call throws the thread's error, once, and the old file survives") {
+TEST_CASE("the next call throws the writer thread's error once, and the old file survives") {
   const TempFolder folder;
   const TrainerRig rig(small_run());
   CheckpointWriter writer({folder.path() / "checkpoints", 3});

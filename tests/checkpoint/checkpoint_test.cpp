@@ -31,7 +31,7 @@ TrainOptions options_with(OptimizerName optimizer, double momentum) {
   return options;
 }
 
-/// A trainer with every kind of state: momentum, buffers, an integer buffer.
+/// A trainer with every kind of state: momentum, buffers and an integer buffer.
 TrainerRig fresh(std::int64_t seed = 1) {
   TrainOptions options = small_run();
   options.seed = seed;
@@ -44,7 +44,7 @@ train::Progress timeless(train::Progress progress) {
   return progress;
 }
 
-/// A trainer with an EMA model, whose schedule and end depend on evaluations.
+/// A trainer with an EMA model, and with a schedule and early stopping that depend on evaluations.
 TrainerRig averaging_rig() {
   TrainOptions options = small_run();
   options.ema = {0.75};
@@ -74,7 +74,7 @@ TensorFile through_file(const TensorFile& file) {
   return read_checkpoint(folder.path() / "checkpoint");
 }
 
-/// The checkpoint with its state edited as JSON.
+/// Returns the checkpoint with `edit` applied to its JSON state.
 template <class Edit>
 TensorFile edited(TensorFile file, const Edit& edit) {
   for (auto& [name, text] : file.metadata) {
@@ -91,7 +91,7 @@ TensorFile without_tensor(TensorFile file, const std::string& name) {
   return file;
 }
 
-TEST_CASE("a run resumed at any step ends bit-identical") {
+TEST_CASE("a run resumed at any step ends in a bit-identical state") {
   const auto& [make_rig, last, ended_by] =
       GENERATE(table<TrainerRig (*)(), std::int64_t, const char*>(
           {{[] { return fresh(); }, 9, "epochs"}, {averaging_rig, 15, "early_stopping"}}));
@@ -99,11 +99,11 @@ TEST_CASE("a run resumed at any step ends bit-identical") {
   whole.run_to(100);
   CHECK(std::string(whole.trainer.ended_by()) == ended_by);
   REQUIRE(whole.trainer.progress().step == last);
-  for (std::int64_t step = 0; step <= last; ++step) {  // ends of epochs at 3, 6, 9 …
+  for (std::int64_t step = 0; step <= last; ++step) {  // epochs end at steps 3, 6, 9 …
     TrainerRig first = make_rig();
     first.run_to(step);
     TrainerRig second = make_rig();
-    second.run_to(2);  // must not affect the restored state
+    second.run_to(2);  // these steps must not affect the restored state
     restore(second.trainer, through_file(snapshot(first.trainer, kFacts)), "file");
     INFO("resumed at step " << step);
     REQUIRE(same_state(first, second));
@@ -112,7 +112,7 @@ TEST_CASE("a run resumed at any step ends bit-identical") {
   }
 }
 
-TEST_CASE("the facts of the run survive a round trip") {
+TEST_CASE("the facts about the run survive a round trip") {
   TrainerRig rig = fresh();
   RunFacts written = kFacts;
   written.class_names = {"cat", "dog"};  // only some data sets have names
@@ -229,7 +229,7 @@ TEST_CASE("a run with ema does not resume without an EMA model") {
              ContainsSubstring("missing: ema.norm.running_var [3]"));
 }
 
-/// A checkpoint of a run with this optimizer, as the config in it says.
+/// Returns a checkpoint whose config names the optimizer of `rig`.
 TensorFile checkpoint_with(const TrainerRig& rig) {
   RunFacts facts = kFacts;
   facts.config = Json{{"optimizer", rig.trainer.optimizer().name()}}.dump();
@@ -283,7 +283,7 @@ TEST_CASE("a file without a seal or state is not a checkpoint") {
 }
 
 TEST_CASE("broadcast_state gives every rank the state of rank 0") {
-  // Rank 0 resumed at step 4, the others are fresh, from other seeds.
+  // Rank 0 resumes at step 4; the other ranks are fresh and have different seeds.
   TrainOptions options = small_run();
   if (GENERATE(false, true)) options.ema = {0.5};
   const auto rig_of = [&](const comm::Communicator& communicator) {
@@ -310,7 +310,7 @@ train::Progress through_text(const train::Progress& progress) {
   return progress_from_json(nlohmann::json::parse(progress_to_json(progress).dump()));
 }
 
-TEST_CASE("progress survives a round trip through JSON bit for bit") {
+TEST_CASE("progress is bit-identical after a round trip through JSON") {
   train::Progress progress;
   CHECK(same_progress(through_text(progress), progress));
   progress.epoch = 3;

@@ -22,11 +22,12 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using namespace testing;
 
-/// Building blocks of valid and hostile pickles, with Python's pickletools' names of opcodes.
+/// Building blocks of valid and hostile pickles; opcodes are named as in Python's pickletools.
 namespace pickles {
 
-/// PyTorch 2.11's pickle, under Python 3.11, for the state_dict of `Sequential(a=Linear(2, 3))`:
-/// an OrderedDict with attributes, "a.weight" [3,2] in storage 0 and "a.bias" [3] in storage 1.
+/// The pickle that PyTorch 2.11 under Python 3.11 writes for the state_dict of
+/// `Sequential(a=Linear(2, 3))`: an OrderedDict with attributes, "a.weight" [3,2] in storage 0 and
+/// "a.bias" [3] in storage 1.
 const std::string kFromPython = [] {
   constexpr char kBytes[] =
       "\x80\x02"
@@ -68,7 +69,7 @@ std::string tuple(const std::string& items) { return "(" + items + "t"; }
 const std::string kOrdered = global("collections", "OrderedDict");
 const std::string kRebuild = global("torch._utils", "_rebuild_tensor_v2");
 
-/// The persistent id of a storage, and the opcode that loads it.
+/// The persistent id of a storage, followed by the opcode that loads it.
 std::string storage(const std::string& record, const std::string& type = "FloatStorage") {
   return tuple(text("storage") + global("torch", type) + text(record) + text("cpu") + "K\x06") +
          "Q";
@@ -91,7 +92,7 @@ std::string dict(const std::string& items) { return "\x80\x02}(" + items + "u.";
 
 using namespace pickles;
 
-/// An archive in the layout of `torch.save`.
+/// An archive with the layout that `torch.save` writes.
 struct Archive {
   std::string pickle;
   std::vector<std::pair<std::string, std::string>> storages;  // record, bytes
@@ -130,11 +131,11 @@ TEST_CASE("weights survive a round trip") {
   for (std::size_t i = 0; i < read.size(); ++i) {
     CHECK(read[i].first == written[i].first);
     CHECK(read[i].second.scalar_type() == written[i].second.scalar_type());
-    CHECK(read[i].second.equal(written[i].second));  // compares sizes, too
+    CHECK(read[i].second.equal(written[i].second));  // also compares sizes
   }
 }
 
-TEST_CASE("views of one storage are read as separate tensors, even if they repeat elements") {
+TEST_CASE("views of one storage, even expanded ones, are read as separate tensors") {
   const TempFolder folder;
   const auto view = [](std::int64_t offset, const std::string& sizes, const std::string& strides) {
     return tensor(storage("0"), offset, sizes, strides);
@@ -178,7 +179,7 @@ TEST_CASE("a file with any flipped bit is either read or refused, without a cras
   CHECK(read_pt(path).tensors.size() == 1);
 }
 
-TEST_CASE("a flipped bit of a tensor is detected") {
+TEST_CASE("a flipped bit in a tensor is detected") {
   const TempFolder folder;
   const fs::path path = folder.path() / "model.pt";
   write_pt(path, {{"w", at::zeros({64})}});
@@ -221,7 +222,7 @@ TEST_CASE("inconsistent archives are refused with the reason") {
   }
 }
 
-TEST_CASE("wherever the disk runs full, the error names the file") {
+TEST_CASE("wherever in a file the disk runs full, the error names the file") {
   const NamedTensors weights{{"w", at::randn({300, 100})}, {"b", at::randn({100})}};
   const TempFolder folder;
   const fs::path path = folder.path() / "model.pt";
@@ -258,7 +259,8 @@ TEST_CASE("a small file cannot expand to much memory") {
   }
 }
 
-/// The reason why a pickle or an entry of its state_dict is refused; nullopt if all are read.
+/// Returns the reason why a pickle or an entry of its state_dict is refused; nullopt if all entries
+/// are read.
 std::optional<std::string> refusal(std::string_view pickle) {
   try {
     for (const auto& [name, tensor] : unpickle_state_dict(pickle)) {
@@ -332,7 +334,7 @@ TEST_CASE("plain dicts and every storage type are read") {
   CHECK(unpickle_state_dict("\x80\x02}" + text("w") + small_tensor() + "s.").size() == 1);
 }
 
-TEST_CASE("a scalar requires one element, and an empty tensor none") {
+TEST_CASE("a scalar requires one storage element, and an empty tensor requires none") {
   const auto required = [](const std::string& value) {
     return unpickle_state_dict(dict(text("w") + value))[0].second.required_elements();
   };
@@ -364,7 +366,7 @@ TEST_CASE("a pickle with any byte changed is either read or refused, without a c
   CHECK(refused > 50000);  // of 79,616 variants
 }
 
-TEST_CASE("a small pickle can neither expand to much memory nor take long") {
+TEST_CASE("a small pickle can neither take much memory nor much time") {
   constexpr std::size_t kMany = 1 << 20;
   const std::string long_text(1 << 20, 'x');
   const std::string long_name = long_text.substr(0, 100000);
@@ -386,16 +388,16 @@ TEST_CASE("a small pickle can neither expand to much memory nor take long") {
   const std::vector<Case> bombs{
       {"many values, then a tuple", "\x80\x02(" + repeated("N", kMany - 2) + "t."},
       {"many values, then a dict's items", "\x80\x02}(" + repeated("N", kMany - 3) + "u."},
-      {"many values that are kept", kept + "."},
+      {"many values in the memo", kept + "."},
       {"many values", "\x80\x02" + repeated("N", 4 * kMany) + "."},
       {"deep tuples", "\x80\x02)" + repeated("\x85", kMany) + "."},
-      {"tuples that double", doubling + "."},
-      {"a long text, again and again",
+      {"tuples that double in size", doubling + "."},
+      {"many references to a long text",
        "\x80\x02" + text(long_text) + keep + repeated(recall, kMany / 2) + "."},
-      {"a record with a long name, again and again",
+      {"many references to a record with a long name",
        "\x80\x02" + storage(long_name) + keep + repeated(recall, kMany / 2) + "."},
       {"dicts", "\x80\x02" + repeated("}0", 4 * kMany) + "."},
-      {"values that are kept by their number", "\x80\x04N" + repeated("\x94", 8 * kMany) + "."},
+      {"many automatic memo entries", "\x80\x04N" + repeated("\x94", 8 * kMany) + "."},
       {"marks", "\x80\x02" + repeated("(", 4 * kMany) + "."},
       {"tuples", "\x80\x02" + repeated("NNN\x87" + drop, 2 * kMany) + "."},
       {"functions", "\x80\x02" + repeated("ca\nb\n0", 4 * kMany) + "."},
@@ -404,14 +406,14 @@ TEST_CASE("a small pickle can neither expand to much memory nor take long") {
                                          "."},
       {"a dict with long keys",
        "\x80\x02" + text(long_text) + keep + "}(" + repeated(recall + "N", kMany / 2) + "u."},
-      {"a dict with the same key and many tensors of many dimensions",
+      {"a dict that repeats a key for many tensors of many dimensions",
        "\x80\x02" + text(std::string(900, 'x')) + keep + drop +
            tensor(storage("0"), 0, many_dimensions, many_dimensions) + "q\x02}(" +
            repeated(recall + "h\x02", kMany / 4) + "uN."},
-      {"a dict of dicts that share one",
+      {"a dict of references to one dict",
        "\x80\x02}q\x02(" + repeated("X\x01\0\0\0aK\x01", 9) + "u0}(" +
            repeated(std::string("X\x01\0\0\0ah\x02", 8), kMany / 4) + "u."},
-      {"a tensor in a record with a long name, again and again",
+      {"many references to a tensor in a record with a long name",
        "\x80\x02" + tensor(storage(long_name), 0, "", "") + keep + repeated(recall, kMany / 2) +
            "."},
   };
@@ -426,21 +428,21 @@ TEST_CASE("a small pickle can neither expand to much memory nor take long") {
   }
 }
 
-TEST_CASE("a dict that two keys share is not ambiguous, and items added later are read") {
+TEST_CASE("a dict under two keys is not ambiguous, and items added to it later are read") {
   const std::string pickle = "\x80\x02}(" + text("ema") + std::string("}q\x07", 3) +
                              text("state_dict") + std::string("h\x07", 2) + "u0h\x07(" + text("w") +
                              small_tensor() + "u.";
   CHECK(unpickle_state_dict(pickle).size() == 1);
 }
 
-TEST_CASE("other objects that training scripts save are skipped") {
+TEST_CASE("objects other than weights that training scripts save are skipped") {
   const std::string command = global("os", "system") + tuple(text("touch /tmp/x"));
   const std::string eight = little_endian(3, 8) + "abc";
   const std::vector<std::pair<const char*, std::string>> others{
       {"a call", command + "R"},
       {"a class", global("builtins", "eval")},
       {"an object", global("argparse", "Namespace") + ")\x81}" + text("lr") + "K\x01sb"},
-      {"an object with keywords", global("pathlib", "Path") + ")}\x92"},
+      {"an object with keyword arguments", global("pathlib", "Path") + ")}\x92"},
       {"a numpy scalar",
        global("numpy.core.multiarray", "scalar") + tuple(std::string("C\x01x")) + "R"},
       {"a Counter", global("collections", "Counter") + "}K\x03K\x01s\x85R"},
@@ -457,10 +459,10 @@ TEST_CASE("other objects that training scripts save are skipped") {
        "(K\x01K\x02"
        "1NN0(0"},
       {"a value twice", "N2" + std::string("\x86")},
-      {"a text of Python 2", "U" + eight.substr(0, 1) + "abc"},
+      {"a Python 2 string", "U" + eight.substr(0, 1) + "abc"},
       {"a list of tensors", "](" + small_tensor() + small_tensor() + "e"},
       {"a storage of another kind", "NQ"},
-      {"a tuple of a thousand", tuple(repeated("K\x01", 1000))},
+      {"a tuple of a thousand values", tuple(repeated("K\x01", 1000))},
       {"a tensor of another kind", global("torch._utils", "_rebuild_qtensor") + ")R"},
   };
   for (const auto& [name, code] : others) {
@@ -477,7 +479,7 @@ TEST_CASE("other objects that training scripts save are skipped") {
   }
 }
 
-TEST_CASE("parameters of subclasses, and tensors of version 3, are read as tensors") {
+TEST_CASE("parameters of tensor subclasses, and version 3 tensors, are read as tensors") {
   const std::string hooks = kOrdered + ")R";
   const std::string arguments =
       storage("0") + integer(0) + tuple(integer(2)) + tuple(integer(1)) + "\x89" + hooks;
@@ -490,7 +492,7 @@ TEST_CASE("parameters of subclasses, and tensors of version 3, are read as tenso
   const std::string untyped =
       storage("0", "UntypedStorage") + arguments.substr(storage("0").size());
   const std::vector<std::pair<const char*, std::string>> wrapped{
-      {"a parameter of a subclass",
+      {"a parameter of a tensor subclass",
        call("torch._utils", "_rebuild_parameter", subclass + "\x88" + hooks)},
       {"version 3",
        call("torch._utils", "_rebuild_tensor_v3", untyped + global("torch", "float32"))},
@@ -546,7 +548,7 @@ TEST_CASE("whole models and unknown keys are refused with the line that converts
   });
 }
 
-TEST_CASE("for a tensor that cannot be read, the error has its name and the reason") {
+TEST_CASE("the error about a tensor that cannot be read has its name and the reason") {
   const auto as_w = [](std::vector<std::string> values) {
     for (std::string& value : values)
       value = dict(text("w") + value + text("good") + small_tensor());

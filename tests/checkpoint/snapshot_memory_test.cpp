@@ -13,7 +13,7 @@ namespace {
 
 using namespace testing;
 
-/// Returns an empty in-memory file, like the launcher's.
+/// Returns an empty in-memory file like the one that the launcher creates.
 UniqueFd memory_file() { return UniqueFd(::memfd_create("snapshots", MFD_CLOEXEC)); }
 
 TEST_CASE("the next attempt restores the trainer from the snapshot") {
@@ -72,7 +72,7 @@ TEST_CASE("a snapshot that one rank did not finish is never used and is overwrit
     const at::Tensor weights = rig.weights();
     rig.run_to(5);
     if (communicator.rank() == 1) memory.take(rig.trainer, {rig.trainer.progress()});
-    communicator.barrier();  // rank 0 died before it took its part
+    communicator.barrier();  // as if rank 0 died before it took its part
     TrainerRig after(small_run(), communicator, tiny_model(2, true));
     SnapshotMemory again(file.get(), after.trainer, communicator);
     std::vector<std::vector<std::int64_t>> steps{again.steps()};

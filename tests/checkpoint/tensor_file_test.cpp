@@ -30,7 +30,7 @@ std::size_t header_end(const std::string& bytes) {
   return kSafetensorsLengthBytes + length;
 }
 
-/// Every type, some shapes, and metadata.
+/// A file with every type, some shapes, and metadata.
 TensorFile every_type() {
   TensorFile file;
   for (const ElementType& type : kElementTypes) {
@@ -70,7 +70,7 @@ TEST_CASE("every type, shape and text survives a round trip, sealed or not") {
     for (std::size_t i = 0; i < read.tensors.size(); ++i) {
       CHECK(read.tensors[i].first == written.tensors[i].first);
       CHECK(read.tensors[i].second.scalar_type() == written.tensors[i].second.scalar_type());
-      CHECK(read.tensors[i].second.equal(written.tensors[i].second));  // compares sizes, too
+      CHECK(read.tensors[i].second.equal(written.tensors[i].second));  // also compares sizes
     }
     CHECK(read.metadata == written.metadata);
     CHECK(read.find("image")->equal(*written.find("image")));
@@ -92,7 +92,7 @@ TEST_CASE("tensors of any strides are written in row-major order") {
   }
 }
 
-TEST_CASE("the file has the layout of the safetensors format") {
+TEST_CASE("a file has the layout of the safetensors format") {
   const TempFolder folder;
   const std::string bytes = read_file(small_sealed_file(folder), 1 << 24, ExitCode::kData);
   const std::size_t data = header_end(bytes);
@@ -112,7 +112,7 @@ TEST_CASE("the file has the layout of the safetensors format") {
   CHECK(third == 3);
 }
 
-TEST_CASE("every flipped bit of a sealed file is detected") {
+TEST_CASE("any flipped bit in a sealed file is detected") {
   const TempFolder folder;
   const fs::path path = small_sealed_file(folder);
   CHECK(reading_tensors(path, kSealed).message.empty());
@@ -139,17 +139,17 @@ std::string length_bytes(std::uint64_t length) {
   return bytes;
 }
 
-/// A file without a seal, like those of other programs.
+/// A file without a seal, like those that other programs write.
 std::string foreign_file(const std::string& header, std::size_t data_bytes) {
   return length_bytes(header.size()) + header + noise(data_bytes);
 }
 
-/// The description of a tensor of bytes.
+/// The header entry of a byte tensor.
 std::string described(const std::string& shape, const std::string& offsets) {
   return R"({"dtype":"U8","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}";
 }
 
-/// A header with a tensor "a" of bytes, and perhaps a tensor "b".
+/// A header with a byte tensor "a" and optionally another one, "b".
 std::string of_bytes(const std::string& shape, const std::string& offsets,
                      const std::string& offsets_of_b = "") {
   return R"({"a":)" + described(shape, offsets) +
@@ -160,7 +160,7 @@ Failure reading_bytes(const TempFolder& folder, const std::string& bytes) {
   return reading_tensors(folder.write("changed", bytes), kOpen);
 }
 
-TEST_CASE("another program's file is read, but not as a sealed one") {
+TEST_CASE("another program's file is read unless a seal is required") {
   const TempFolder folder;
   const std::string bytes =
       foreign_file(R"( { "b" : {"shape":[2],"data_offsets":[8,16],"dtype":"I64"... )", 0);
@@ -220,7 +220,7 @@ TEST_CASE("invalid headers, types and shapes are refused with the reason") {
   });
 }
 
-TEST_CASE("a tensor of an unknown type is listed, and the others are read") {
+TEST_CASE("a tensor of an unknown type is listed as unreadable, and the others are read") {
   const TempFolder folder;
   const fs::path path = folder.write(
       "foreign", foreign_file(R"({"a":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]},)"

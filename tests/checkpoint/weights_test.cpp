@@ -29,7 +29,7 @@ NamedTensors with_prefix(const std::string& prefix, NamedTensors weights) {
   return weights;
 }
 
-/// Returns the weights, with tensor `name` replaced by ones of other sizes.
+/// Returns the weights, with tensor `name` replaced by a tensor of ones with these sizes.
 NamedTensors resized(NamedTensors weights, const std::string& name,
                      const std::vector<std::int64_t>& sizes) {
   for (auto& [key, tensor] : weights) {
@@ -43,7 +43,7 @@ NamedTensors without(NamedTensors weights, const std::string& name) {
   return weights;
 }
 
-TEST_CASE("a state_dict has parameters and buffers with PyTorch's names, in its order") {
+TEST_CASE("a state_dict has parameters and buffers with PyTorch's names and in PyTorch's order") {
   const NamedTensors weights = state_dict(*tiny_model(1, /*with_batch_norm=*/true));
   std::vector<std::string> names;
   for (const auto& [name, tensor] : weights) names.push_back(name);
@@ -53,7 +53,7 @@ TEST_CASE("a state_dict has parameters and buffers with PyTorch's names, in its 
   CHECK(weights[6].second.scalar_type() == at::kLong);
 }
 
-TEST_CASE("a state_dict is a contiguous copy in fp32, even of parameters in one buffer") {
+TEST_CASE("a state_dict is a contiguous fp32 copy, even of parameters that share one buffer") {
   const auto model = tiny_model(1);
   const train::FlatParameters flat(*model, 0);
   const NamedTensors weights = state_dict(*model);
@@ -99,7 +99,7 @@ TEST_CASE("all missing, unexpected and resized tensors are listed") {
   }
 }
 
-TEST_CASE("if many tensors differ, the first are described and the others counted") {
+TEST_CASE("if many tensors differ, the first ones are listed and the others counted") {
   NamedTensors weights;
   for (int i = 0; i < 44; ++i) weights.emplace_back("extra." + std::to_string(i), at::zeros({i}));
   const std::string text = differences(NamedTensors{}, weights);
@@ -128,7 +128,7 @@ Failure reading_weights(const fs::path& path) {
 
 constexpr network::ImageShape kImages{1, 16, 16, 10};
 
-/// Weights that differ from the initial ones of the models in these tests.
+/// Weights that differ from the initial weights of the models in these tests.
 NamedTensors other_weights() { return state_dict(*tiny_model(2, true)); }
 
 fs::path write(const TempFolder& folder, const NamedTensors& weights) {
@@ -137,7 +137,7 @@ fs::path write(const TempFolder& folder, const NamedTensors& weights) {
   return path;
 }
 
-/// Returns the model's state_dict after a run has started from these weights.
+/// Returns the state_dict of a model from which a run would start, given these weights.
 NamedTensors started(const NamedTensors& file, const std::vector<std::string>& fresh = {}) {
   const TempFolder folder;
   const auto model = tiny_model(1, true);
@@ -145,7 +145,7 @@ NamedTensors started(const NamedTensors& file, const std::vector<std::string>& f
   return state_dict(*model);
 }
 
-/// Loads weights into a model, but not to start a run.
+/// Returns the error of loading weights into a model other than to start a run.
 Failure loading(const fs::path& path) {
   return error_of([&] { load_weights(*tiny_model(1, true), {path, {}}, kImages); });
 }
@@ -200,7 +200,7 @@ TEST_CASE("without num_batches_tracked in the file, the count is 0") {
   CHECK(find_named(loaded, "fc.bias")->equal(*find_named(other_weights(), "fc.bias")));
 }
 
-TEST_CASE("tensors listed in `new` keep their initial values, whatever the file has for them") {
+TEST_CASE("tensors listed in `new` keep their initial values, whatever the file contains") {
   const NamedTensors initial = state_dict(*tiny_model(1, true));
   const NamedTensors file = other_weights();
   const NamedTensors other_head = without(resized(file, "fc.weight", {1000, 512}), "fc.bias");
@@ -235,7 +235,7 @@ TEST_CASE("a glob in `new` that matches nothing is a config error") {
              ContainsSubstring("the last parameter, fc.bias [10], which does not have 6 outputs"));
 }
 
-TEST_CASE("weights for other classes are refused with the config line for a new head") {
+TEST_CASE("the error about weights for different classes has the config line for a new head") {
   const NamedTensors file =
       resized(resized(other_weights(), "fc.weight", {1000, 432}), "fc.bias", {1000});
   const std::string head =
@@ -357,7 +357,7 @@ TEST_CASE("weights that are not finite are refused, and the error names the tens
   }
 }
 
-TEST_CASE("the format of a file is detected from its content, not its name") {
+TEST_CASE("the format of a file is detected by its content, not its name") {
   const TempFolder folder;
   const NamedTensors weights = state_dict(*tiny_model(3));
   write_weights(folder.path() / "a.safetensors", weights, /*as_safetensors=*/false);
@@ -371,7 +371,7 @@ TEST_CASE("the format of a file is detected from its content, not its name") {
   }
 }
 
-TEST_CASE("a checkpoint with any flipped bit in its header is refused as weights") {
+TEST_CASE("weights are not read from a checkpoint with any flipped bit in its header") {
   const TempFolder folder;
   TrainerRig rig(small_run());
   const fs::path path = folder.path() / "checkpoint";

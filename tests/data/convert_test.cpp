@@ -20,7 +20,7 @@ std::vector<std::uint8_t> decoded(const ImageSource& set, std::int64_t sample) {
   return imaging::decode(bytes_in(set, sample), set.sample_name(sample)).pixels;
 }
 
-TEST_CASE("a stopped conversion leaves no files, and a finished one leaves no lock file") {
+TEST_CASE("a stopped conversion leaves no files behind, and a finished one leaves no lock file") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "idx");
   ConvertOptions options{folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "lmdb"};
@@ -36,7 +36,7 @@ TEST_CASE("a stopped conversion leaves no files, and a finished one leaves no lo
   CHECK_FALSE(fs::exists(folder.path() / "lmdb/train/lock.mdb"));
 }
 
-TEST_CASE("a converted image folder has the same samples, one folder per class") {
+TEST_CASE("conversion to an image folder writes the same samples, in one folder per class") {
   const TempFolder folder;
   SmallDataset{.train = 60, .test = 60, .classes = 12}.write(folder.path() / "idx");
   convert({folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "images"});
@@ -53,7 +53,7 @@ TEST_CASE("a converted image folder has the same samples, one folder per class")
   }
 }
 
-TEST_CASE("a failed conversion leaves no files, and no file is overwritten") {
+TEST_CASE("a failed conversion leaves no files behind, and conversions overwrite no files") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "idx");
   fs::resize_file(folder.path() / "idx/t10k-images-idx3-ubyte", 50);

@@ -22,7 +22,7 @@ settings::DataOptions at(const fs::path& train, const fs::path& test) {
 }
 settings::DataOptions at(const fs::path& both) { return at(both, both); }
 
-/// The shipped MNIST: the repository's if tests run in it, else the bundle's.
+/// The shipped MNIST: from the repository if tests run there, else from the bundle.
 settings::DataOptions shipped_mnist() {
   settings::DataOptions options;
   if (fs::exists("third_party/mnist")) options.root = fs::absolute("third_party");
@@ -69,7 +69,7 @@ TEST_CASE("limits select the first samples") {
   CHECK(some.hash != open_dataset(options).hash);
 }
 
-TEST_CASE("the error about a limit that is too large has the number of samples") {
+TEST_CASE("the error about a limit that is too large states the number of samples") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   settings::DataOptions options = at(folder.path());
@@ -82,7 +82,7 @@ TEST_CASE("the error about a limit that is too large has the number of samples")
   CHECK_ERROR(open_dataset(options), ExitCode::kData, "20 images");
 }
 
-TEST_CASE("the hash depends on the samples, not on their files") {
+TEST_CASE("the hash depends on the samples, not on the files that store them") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "raw");
   SmallDataset{.compressed = true}.write(folder.path() / "packed");
@@ -97,7 +97,7 @@ TEST_CASE("the hash depends on the samples, not on their files") {
   CHECK(hash_of("raw").size() == std::string("xxh3-128:").size() + 32);
 }
 
-TEST_CASE("reading into one block of memory gives the same samples") {
+TEST_CASE("reading into the caller's memory gives the same samples") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "raw");
   SmallDataset{.compressed = true}.write(folder.path() / "packed");
@@ -114,7 +114,7 @@ TEST_CASE("reading into one block of memory gives the same samples") {
   }
 }
 
-TEST_CASE("a compressed file is checked to its end, even beyond a limit") {
+TEST_CASE("a compressed file is checked to the end, even beyond a limit") {
   const TempFolder folder;
   SmallDataset{.compressed = true}.write(folder.path());
   settings::DataOptions options = at(folder.path());
@@ -139,27 +139,27 @@ TEST_CASE("holding out samples changes neither the file nor other data sets that
                    [](std::uint8_t a, char b) { return a == static_cast<std::uint8_t>(b); }));
   options.validation = 0.2;
   const Dataset split = open_dataset(options);
-  CHECK(split.train.count == 10);  // one of each of the 5 classes is held out
+  CHECK(split.train.count == 10);  // one sample of each of the 5 classes is held out
   CHECK(read_file(file, 1 << 20, ExitCode::kData) == bytes);
   CHECK(std::equal(before.begin(), before.end(), train.images.begin()));
 }
 
-TEST_CASE("both splits have exactly the classes of the training set") {
+TEST_CASE("the training set determines the classes of both splits") {
   const TempFolder folder;
   SmallDataset{.classes = 10}.write(folder.path() / "ten");
   SmallDataset{.train = 40, .test = 40, .classes = 26}.write(folder.path() / "letters");
   settings::DataOptions limited = at(folder.path() / "letters", folder.path() / "ten");
-  limited.limit_train = 1;  // fewer samples must not mean fewer classes
+  limited.limit_train = 1;  // must not reduce the number of classes
   const Dataset dataset = open_dataset(limited);
   CHECK(dataset.train.classes == 26);
   CHECK(dataset.test.classes == 26);
-  // A class that only the test set has.
+  // The test set has a class that the training set lacks.
   CHECK_ERROR(open_dataset(at(folder.path() / "ten", folder.path() / "letters")), ExitCode::kData,
               "letters/t10k-labels-idx1-ubyte: sample 1: label 10, a class that",
               "train-images-idx3-ubyte has 0 to 9");
 }
 
-TEST_CASE("a label far above all others is refused, and a few missing classes are not") {
+TEST_CASE("a label far above all others is refused, but a few missing classes are accepted") {
   const TempFolder folder;
   const SmallDataset set{.train = 6};
   set.write(folder.path());
@@ -171,7 +171,7 @@ TEST_CASE("a label far above all others is refused, and a few missing classes ar
     CHECK_ERROR(open_with(labels), ExitCode::kData, "train-labels-idx1-ubyte: sample 3: label ",
                 "without gaps");
   }
-  CHECK(open_with("\x05\x06\x07\x08\x09\x0a") == 11);  // 5 of 11 are missing
+  CHECK(open_with("\x05\x06\x07\x08\x09\x0a") == 11);  // 5 of 11 classes are missing
 }
 
 TEST_CASE("splits with different image sizes are refused") {
@@ -182,7 +182,7 @@ TEST_CASE("splits with different image sizes are refused") {
               "1 x 5 x 4", "1 x 5 x 3");
 }
 
-TEST_CASE("Fashion-MNIST's classes have names; those of MNIST and of other IDX files do not") {
+TEST_CASE("Fashion-MNIST has class names; MNIST and other IDX files do not") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "fashion-mnist");
   SmallDataset{}.write(folder.path() / "mnist");
@@ -199,7 +199,7 @@ TEST_CASE("Fashion-MNIST's classes have names; those of MNIST and of other IDX f
   CHECK(open_dataset(options).class_names.empty());
 }
 
-TEST_CASE("a data set known by name has ten classes") {
+TEST_CASE("a data set selected by name has ten classes") {
   const TempFolder folder;
   SmallDataset{.classes = 11}.write(folder.path() / "fashion-mnist");
   settings::DataOptions options;
@@ -218,7 +218,7 @@ settings::DataOptions drawn(double validation) {
   return options;
 }
 
-/// Pixels and label of each sample.
+/// Returns the pixels of each sample, followed by its label.
 std::vector<std::vector<std::uint8_t>> samples(const ImageSet& set) {
   std::vector<std::vector<std::uint8_t>> result;
   const auto size = static_cast<std::size_t>(set.bytes_per_image());
@@ -230,7 +230,7 @@ std::vector<std::vector<std::uint8_t>> samples(const ImageSet& set) {
   return result;
 }
 
-TEST_CASE("held-out and remaining samples together are the whole set, each in order") {
+TEST_CASE("held-out and remaining samples make up the whole set, both in its order") {
   const auto all = samples(open_dataset(drawn(0)).train);
   const Dataset split = open_dataset(drawn(0.25));
   const auto train = samples(split.train);
@@ -252,7 +252,7 @@ TEST_CASE("held-out and remaining samples together are the whole set, each in or
   CHECK(samples(split.test) == samples(open_dataset(drawn(0)).test));
 }
 
-TEST_CASE("holdout_seed determines the held-out samples, and the hash depends on them") {
+TEST_CASE("holdout_seed selects the held-out samples, and the hash depends on them") {
   settings::DataOptions options = drawn(0.1);
   const Dataset one = open_dataset(options);
   CHECK(samples(one.validation) == samples(open_dataset(options).validation));

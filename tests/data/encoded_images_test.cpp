@@ -33,7 +33,7 @@ settings::DataOptions cats_and_dogs(const TempFolder& folder) {
   return folders(folder.path() / "train", folder.path() / "test");
 }
 
-/// Opens a streamed data set, checked in `parts` parts as by several processes.
+/// Opens a streamed data set, which `parts` processes would have checked for bad samples.
 Dataset streamed(settings::DataOptions options, Splits splits = Splits::kBoth, int parts = 1) {
   options.decode = settings::Decode::kStream;
   DatasetReader reader(options, splits);
@@ -57,7 +57,7 @@ void check_same(const ImageSet& streamed, const ImageSet& decoded) {
   }
 }
 
-TEST_CASE("a folder is decoded in the order of its names") {
+TEST_CASE("a folder is decoded in the order of its file names") {
   const TempFolder folder;
   const Dataset dataset = open_dataset(cats_and_dogs(folder));
   CHECK(dataset.train.count == 100);
@@ -73,7 +73,7 @@ TEST_CASE("a folder is decoded in the order of its names") {
   CHECK(dataset.test.image(3) == picture(4, 3, 1, 3000).pixels);
 }
 
-TEST_CASE("RGB becomes planes, and images are converted to size and channels") {
+TEST_CASE("RGB images are stored as planes, and all are converted to the size and channels set") {
   const TempFolder folder;
   folder.write("train/a/1.png", png(4, 4, 3, 1));
   folder.write("train/a/2.png", png(9, 5, 1, 2));
@@ -102,7 +102,7 @@ TEST_CASE("the first of several bad samples is reported, regardless of thread ti
   CHECK_ERROR(open_dataset(options), ExitCode::kData, "/train/cat/117.png: ");
 }
 
-TEST_CASE("bad samples are skipped and listed on request") {
+TEST_CASE("on request, bad samples are skipped and listed") {
   const TempFolder folder;
   settings::DataOptions options = cats_and_dogs(folder);
   options.on_bad_sample = settings::OnBadSample::kSkip;
@@ -183,7 +183,7 @@ TEST_CASE("a split that was not requested is neither decoded nor checked") {
   CHECK(streamed(options, Splits::kTrain).test.count == 0);
 }
 
-TEST_CASE("sets of several processes are concatenated, with the classes of all") {
+TEST_CASE("sets for several processes are concatenated, with the classes of all of them") {
   const TempFolder folder;
   settings::DataOptions options = cats_and_dogs(folder);
   options.train.reset();
@@ -197,7 +197,7 @@ TEST_CASE("sets of several processes are concatenated, with the classes of all")
   CHECK(dataset.train.image(0) == picture(4, 3, 1, 1000).pixels);
 }
 
-TEST_CASE("an LMDB is decoded in the order of its keys, and unsuitable labels are refused") {
+TEST_CASE("an LMDB is decoded in key order, and unsuitable labels are refused") {
   const TempFolder folder;
   const auto write = [&folder](const char* name, std::int32_t label) {
     write_lmdb(folder.path() / name, 2, [label](std::int64_t number) {
@@ -227,12 +227,12 @@ TEST_CASE("an LMDB is decoded in the order of its keys, and unsuitable labels ar
               "key 00000001: label 65536; at most 65536 classes");
 }
 
-TEST_CASE("images that exceed memory are refused before any is decoded") {
+TEST_CASE("images that do not fit into memory are refused before any is decoded") {
   const TempFolder folder;
   settings::DataOptions options = cats_and_dogs(folder);
   options.size = settings::ImageSize{settings::kMaxImageSide, settings::kMaxImageSide};
   options.channels = 3;
-  // The images take 75 GiB, which some machines have.
+  // The images need 75 GiB, which some machines have.
   if (system_memory().available > static_cast<double>(std::int64_t{75} << 30)) return;
   settings::DataOptions synthetic;
   synthetic.format = settings::DataFormat::kSynthetic;
@@ -242,7 +242,7 @@ TEST_CASE("images that exceed memory are refused before any is decoded") {
   }
 }
 
-TEST_CASE("IDX images are also converted to size and channels") {
+TEST_CASE("IDX images are converted to the size and channels set, too") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   settings::DataOptions options = data_at(settings::DataFormat::kIdx, folder.path(), folder.path());
@@ -266,7 +266,7 @@ TEST_CASE("a streamed set has the same samples as one decoded before training") 
   const settings::DataOptions plain = cats_and_dogs(folder);
   using Change = std::function<void(settings::DataOptions&)>;
   const std::vector<std::pair<std::string, Change>> changes{
-      {"as it is", [](auto&) {}},
+      {"unchanged", [](auto&) {}},
       {"limits",
        [](auto& options) {
          options.limit_train = 53;

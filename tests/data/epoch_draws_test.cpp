@@ -13,7 +13,7 @@ using namespace testing;
 constexpr std::int64_t kSamples = 20000;
 const EpochDraws kDraws(1, 0);
 
-TEST_CASE("a draw depends only on seed, epoch, sample, entry and number") {
+TEST_CASE("a draw depends on seed, epoch, sample, entry and number, and on nothing else") {
   std::set<double> seen;
   for (const std::int64_t seed : {1, 2}) {
     for (const std::int64_t epoch : {0, 1}) {
@@ -47,7 +47,8 @@ TEST_CASE("draws are uniform, and neighbouring draws are independent") {
     with_next_number += (draw - 0.5) * (kDraws.of(sample, 0).uniform(1) - 0.5);
     with_next_epoch += (draw - 0.5) * (next_epoch.of(sample, 0).uniform(0) - 0.5);
   }
-  // Five standard deviations: 42 for a bin, 0.002 for the mean, 0.0006 for a correlation.
+  // The bounds are five standard deviations: of a bin 42, of the mean 0.002, of a correlation
+  // 0.0006.
   for (const int count : bins) CHECK(std::abs(count - kSamples / 10) < 212);
   CHECK(sum / kSamples == Approx(0.5).margin(0.0102));
   for (const double correlation : {with_next_sample, with_next_number, with_next_epoch}) {
@@ -63,7 +64,7 @@ TEST_CASE("a crop takes every offset within the padding equally often") {
     const PixelBox place = draws.of(sample, 0).crop(options, {8, 8});
     ++places[{place.top, place.left}];
   }
-  CHECK(places.size() == 4 * 2);  // -1 … 2, -1 … 0
+  CHECK(places.size() == 4 * 2);  // top -1 … 2, left -1 … 0
   CHECK(places.begin()->first == std::pair<std::int64_t, std::int64_t>{-1, -1});
   CHECK(places.rbegin()->first == std::pair<std::int64_t, std::int64_t>{2, 0});
   for (const auto& [place, count] : places) CHECK(std::abs(count - kSamples / 8) < 240);
@@ -71,7 +72,7 @@ TEST_CASE("a crop takes every offset within the padding equally often") {
   CHECK((whole.top == 0 && whole.left == 0));
 }
 
-TEST_CASE("the centre of a cutout is in the image") {
+TEST_CASE("the centre of a cutout is always inside the image") {
   std::set<std::int64_t> tops;
   std::set<std::int64_t> lefts;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
@@ -83,7 +84,7 @@ TEST_CASE("the centre of a cutout is in the image") {
   CHECK(lefts == std::set<std::int64_t>{-2, -1, 0});
 }
 
-TEST_CASE("a resized crop that never fits is centred, with the closest ratio that fits") {
+TEST_CASE("if no drawn crop fits, the crop is centred, with the closest aspect ratio that fits") {
   const auto is = [&](ImageSize image, const PixelBox& expected) {
     const PixelBox box = kDraws.of(3, 0).resized_crop({{8, 8}, {1, 1}, {0.5, 2}}, image);
     return box.top == expected.top && box.left == expected.left && box.height == expected.height &&
@@ -94,7 +95,7 @@ TEST_CASE("a resized crop that never fits is centred, with the closest ratio tha
   CHECK(is({1, 1}, {0, 0, 1, 1}));
 }
 
-TEST_CASE("a rectangle that would erase a whole side is skipped") {
+TEST_CASE("random_erasing skips a rectangle that would span a whole side") {
   CHECK(kDraws.of(0, 0).erased({1, {1, 1}, {1, 1}, {}}, {8, 8}).height == 0);
 }
 
@@ -121,7 +122,7 @@ TEST_CASE("mixup weights have the moments of Beta(alpha, alpha), unless a weight
   }
 }
 
-TEST_CASE("extreme uniform numbers give valid weights, too") {
+TEST_CASE("extreme uniform draws give valid mixup weights") {
   for (const double alpha : {1e-3, 1.0, 1e6}) {
     for (const double first : {0.0, 1 - 0x1p-53}) {
       for (const double second : {0.0, 0.25, 0.5, 0.75, 1 - 0x1p-53}) {

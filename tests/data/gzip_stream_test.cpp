@@ -13,7 +13,7 @@ std::span<const std::uint8_t> gzip_bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
-/// Inflates everything, `piece` bytes at a time.
+/// Decompresses everything, `piece` bytes at a time.
 std::string inflate(const std::string& packed, std::size_t piece) {
   GzipStream stream(gzip_bytes_of(packed), "name");
   std::string text;
@@ -35,7 +35,7 @@ TEST_CASE("a gzip file is recognised by its first bytes") {
   }
 }
 
-TEST_CASE("content is inflated in pieces of any size") {
+TEST_CASE("content can be decompressed in pieces of any size") {
   const std::string text = noise(100'000) + std::string(100'000, 'x');
   for (const std::size_t piece : {1, 7, 4096, 32768, 199'999, 200'000, 200'001}) {
     INFO("pieces of " << piece);
@@ -44,7 +44,7 @@ TEST_CASE("content is inflated in pieces of any size") {
   CHECK(inflate(gzip(""), 10).empty());
 }
 
-TEST_CASE("a gzip file with several members inflates to their concatenation") {
+TEST_CASE("a gzip file with several members decompresses to their concatenation") {
   const std::string first = noise(5000);
   const std::string second(3000, 'x');
   const std::string packed = gzip(first) + gzip("") + gzip(second) + gzip("");
@@ -62,7 +62,7 @@ TEST_CASE("damaged gzip streams and members are refused") {
     bytes[at] = static_cast<char>(bytes[at] ^ bits);
     return bytes;
   };
-  // Content, expected offsets in the compressed and the inflated data, reason.
+  // Content, expected offsets in the compressed and the decompressed data, reason.
   using Damage = std::tuple<std::string, std::size_t, std::size_t, const char*>;
   const std::size_t end = first.size();
   const std::vector<Damage> table{
@@ -89,7 +89,7 @@ TEST_CASE("damaged gzip streams and members are refused") {
   }
 }
 
-TEST_CASE("a stream that continues is not at its end") {
+TEST_CASE("a stream with unread content is not at its end") {
   const std::string packed = gzip("text");
   GzipStream stream(gzip_bytes_of(packed), "name");
   std::vector<std::uint8_t> half(2);
@@ -106,7 +106,7 @@ TEST_CASE("a gzip stream truncated at any byte is refused") {
   }
 }
 
-TEST_CASE("no flipped bit of a gzip stream changes the content undetected") {
+TEST_CASE("a flipped bit in a gzip stream is detected or does not change the content") {
   const std::string text(64, 'v');
   const std::string packed = gzip(text);
   for (std::size_t bit = 0; bit < packed.size() * 8; ++bit) {

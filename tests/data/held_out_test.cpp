@@ -37,22 +37,22 @@ std::vector<std::int64_t> all_of_view(const SampleView& samples) {
   return positions({0, samples.count()});
 }
 
-// Expected names were computed in Python: sorted(names, key=lambda name:
+// The expected names were computed in Python: sorted(names, key=lambda name:
 // hashlib.sha256(f"{seed}:{name}".encode()).digest()).
 
-TEST_CASE("halves are rounded up, and each class keeps at least one sample on either side") {
+TEST_CASE("halves are rounded up, and each class has at least one sample in either set") {
   const Pets folder;
   const SampleView samples = view_of(folder);
   const auto taken = [&](double fraction) {
     return draw_fraction(samples, all_of_view(samples), fraction, 0).taken.size();
   };
   CHECK(taken(0.001) == 2);
-  CHECK(taken(0.25) == 2 + 3);  // 1.75 and 2.5, rounded
-  CHECK(taken(0.5) == 4 + 5);   // 3.5, rounded, and 5
+  CHECK(taken(0.25) == 2 + 3);  // 1.75 and 2.5 are rounded
+  CHECK(taken(0.5) == 4 + 5);   // 3.5 is rounded
   CHECK(taken(0.999) == 6 + 9);
 }
 
-TEST_CASE("a limit gives each class its share, and at least one sample") {
+TEST_CASE("a limit leaves each class its share, but at least one sample") {
   const Pets folder;
   const SampleView samples = view_of(folder);
   const auto drawn = [&](std::int64_t limit) {
@@ -65,7 +65,7 @@ TEST_CASE("a limit gives each class its share, and at least one sample") {
   CHECK(drawn(18).size() == 18);
 }
 
-TEST_CASE("adding files moves few others between the sets") {
+TEST_CASE("adding files moves few existing files between the sets") {
   const TempFolder folder;
   for (int i = 0; i < 100; ++i) folder.write("a/" + std::to_string(i) + ".png", "1");
   const SampleView before = view_of(folder);

@@ -22,7 +22,8 @@ using namespace testing;
 
 std::string text_of(std::span<const std::uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
 
-/// Checks that reading the file fails fast, with little memory, and with the path in the message.
+/// Checks that reading the file fails fast, in little memory, and with the path in the message.
+/// Returns the message.
 std::string read_malformed(const std::filesystem::path& path) {
   constexpr std::size_t kMemoryBound = std::size_t{24} << 20;
   reset_peak_memory();
@@ -42,7 +43,7 @@ TEST_CASE("raw and compressed files give the same values") {
   for (const std::vector<std::uint32_t>& shape :
        std::vector<std::vector<std::uint32_t>>{{120}, {2, 60}, {2, 3, 20}, {2, 3, 4, 5}}) {
     const std::string content = idx_header(shape) + values;
-    // Compression is detected from the content, not the name.
+    // Compression is detected by the content, not the name.
     for (const auto& path :
          {folder.write("raw.gz", content), folder.write("packed", gzip(content))}) {
       const IdxFile file = read_idx_file(path);
@@ -93,7 +94,7 @@ std::vector<Malformed> malformed_contents() {
   };
 }
 
-TEST_CASE("the error about a malformed file has the offset in the decompressed data") {
+TEST_CASE("the error about a malformed file states the offset in the decompressed data") {
   const TempFolder folder;
   for (const Malformed& bad : malformed_contents()) {
     INFO(bad.what);
@@ -124,7 +125,7 @@ TEST_CASE("a gzip bomb is refused") {
   zeros.resize(50'000'000);
   const auto path = folder.write("bomb", gzip(idx_header({10}) + zeros));
   CHECK_THAT(read_malformed(path), ContainsSubstring("decompressed byte 18:"));
-  // The same with a consistent header: only its compression ratio gives it away.
+  // If the header is consistent, only the compression ratio gives it away.
   const auto honest = folder.write("honest bomb", gzip(idx_header({600'000'000}) + zeros));
   CHECK_THAT(read_malformed(honest), ContainsSubstring("256 times"));
 }
@@ -154,7 +155,7 @@ TEST_CASE("only regular files are read") {
   CHECK_THAT(read_malformed("/dev/zero"), ContainsSubstring("regular file"));
   CHECK_THAT(read_malformed(folder.path() / "missing"), ContainsSubstring("No such file"));
   CHECK_THAT(read_malformed(loop), ContainsSubstring("symbolic links"));
-  if (::geteuid() != 0) {  // root may read everything
+  if (::geteuid() != 0) {  // root can read every file
     const auto secret = folder.write("secret", idx_header({1}) + "a");
     std::filesystem::permissions(secret, std::filesystem::perms::none);
     CHECK_THAT(read_malformed(secret), ContainsSubstring("Permission denied"));
@@ -183,7 +184,7 @@ TEST_CASE("images with and without channels are paired with their labels") {
   }
 }
 
-TEST_CASE("the greatest label determines the number of classes") {
+TEST_CASE("the highest label determines the number of classes") {
   const TempFolder folder;
   const auto images = folder.write("images", idx_header({3, 1, 1}) + "abc");
   const std::vector<std::pair<std::string, std::int64_t>> table{
@@ -192,12 +193,12 @@ TEST_CASE("the greatest label determines the number of classes") {
     CHECK(open_idx({images, folder.write("labels", idx_header({3}) + labels)})->classes() ==
           classes);
   }
-  // For a named data set the number is known.
+  // For a data set selected by name, the number is given.
   const auto labels = folder.write("labels", idx_header({3}) + "\x01\x02\x03");
   CHECK(open_idx({images, labels}, 10)->classes() == 10);
 }
 
-TEST_CASE("files that do not fit each other are refused") {
+TEST_CASE("image and label files that do not match are refused") {
   const TempFolder folder;
   const std::string good_images = idx_header({2, 2, 2}) + "abcdefgh";
   const std::string good_labels = idx_header({2}) + "\x01\x02";
@@ -241,7 +242,7 @@ std::string values_of(const fs::path& path, bool inflates) {
   return {file.values.begin(), file.values.end()};
 }
 
-/// A user's cache folder, which contains the cache of inflated files.
+/// A user's cache folder, which contains the cache of decompressed files.
 struct Cache : TempFolder {
   std::vector<fs::path> kept() const {
     if (!fs::exists(inflated)) return {};
@@ -262,7 +263,7 @@ struct Compressed {
   fs::path path;
 };
 
-TEST_CASE("inflated content is read from the cache the second time") {
+TEST_CASE("decompressed content is read from the cache the second time") {
   const Cache cache;
   const Compressed file('a');
   const auto inflated_once = [](const Compressed& compressed) {

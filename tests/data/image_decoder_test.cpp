@@ -14,7 +14,7 @@ using namespace testing;
 constexpr std::int64_t kCount = 60;
 constexpr std::size_t kBytes = 35;
 
-/// A folder of pictures, and its samples.
+/// A folder of pictures and its samples.
 struct PictureSet : TempFolder {
   PictureSet() {
     for (std::int64_t i = 0; i < kCount; ++i) {
@@ -40,7 +40,7 @@ std::vector<std::int64_t> counted(std::int64_t begin, std::int64_t count) {
   return positions({begin, begin + count});
 }
 
-TEST_CASE("batches have the requested samples, whatever was prefetched") {
+TEST_CASE("batches contain the requested samples, whatever was prefetched") {
   const PictureSet folder;
   for (const int threads : {1, 2, 5}) {
     const auto pool = make_image_decoder({folder.images, threads});
@@ -48,7 +48,7 @@ TEST_CASE("batches have the requested samples, whatever was prefetched") {
     pool->prefetch({{1, 2}, {}, {5, 5, 5}, {7}, {8}, {9}});
     CHECK(holds(pool->take({1, 2}), {1, 2}));
     CHECK(holds(pool->take({5, 5, 5}), {5, 5, 5}));
-    // Wrong hints, which happen when shards move or an epoch ends early.
+    // Wrong prefetch hints occur when shards move or an epoch ends early.
     CHECK(holds(pool->take({11}), {11}));
     pool->prefetch({{20}, {21}});
     pool->prefetch({{20}, {22}});
@@ -77,7 +77,7 @@ TEST_CASE("a batch stays unchanged while it is held, and its memory is reused af
   CHECK(places.size() <= ImageDecoder::kBatchesAhead + 1);
 }
 
-TEST_CASE("an undecodable sample is reported when its batch is taken, and affects no other batch") {
+TEST_CASE("a sample that cannot be decoded is reported with its batch and affects no other batch") {
   const PictureSet folder;
   folder.write("set/a/107.png", png(7, 5).substr(0, 40));
   folder.write("set/a/109.png", png(7, 6));
@@ -95,7 +95,7 @@ TEST_CASE("an undecodable sample is reported when its batch is taken, and affect
   CHECK_THAT(other[0].message, ContainsSubstring("/set/a/109.png: "));
 }
 
-TEST_CASE("a pool can be destroyed while it has work to do") {
+TEST_CASE("a decoder can be destroyed while it has work to do") {
   const PictureSet folder;
   for (int i = 0; i < 20; ++i) {
     const auto pool = make_image_decoder({folder.images, 2});
@@ -103,7 +103,7 @@ TEST_CASE("a pool can be destroyed while it has work to do") {
   }
 }
 
-TEST_CASE("samples of a range are written to their positions, and failures are listed in order") {
+TEST_CASE("a range is decoded to its samples' positions, and failures are listed in order") {
   const PictureSet folder;
   folder.write("set/a/131.png", "no picture");
   folder.write("set/a/112.png", "no picture");
@@ -128,7 +128,7 @@ TEST_CASE("samples of a range are written to their positions, and failures are l
   }
 }
 
-TEST_CASE("decoding a range stops on request, and returns the failures so far") {
+TEST_CASE("decoding a range stops on request and returns the failures so far") {
   const PictureSet folder;
   for (const char* name : {"set/a/112.png", "set/a/111.png", "set/a/150.png"})
     folder.write(name, "x");

@@ -12,7 +12,7 @@ using namespace testing;
 using ClassNumbers = std::vector<std::int32_t>;
 using Names = std::vector<std::string>;
 
-/// A folder with the pictures in these tests' lists.
+/// A folder with the pictures that the lists in these tests refer to.
 struct Pictures : TempFolder {
   Pictures() {
     for (const char* name :
@@ -52,7 +52,7 @@ TEST_CASE("lists are read according to RFC 4180") {
   CHECK(quoted->class_names() == Names{"a, \"b\""});
 }
 
-TEST_CASE("paths are relative to the list, or absolute") {
+TEST_CASE("paths are absolute or relative to the list") {
   const Pictures folder;
   BadSamples bad(false);
   const auto list = open_image_list(
@@ -80,13 +80,13 @@ TEST_CASE("integers are class numbers, other labels are names") {
     CHECK_ERROR(open_list(folder, "path,label\np/a.png," + number + "\n"), ExitCode::kData,
                 "label " + number);
   }
-  // A test set follows the training set.
+  // Labels of a test set are read in the same way as those of the training set.
   CHECK(open_list(folder, "path,label\np/a.png,2\n", {true, true})->class_names() == Names{"2"});
   CHECK_ERROR(open_list(folder, "path,label\np/a.png,x\n", {true, false}), ExitCode::kData,
               "the label \"x\" is not an integer");
 }
 
-TEST_CASE("repeated rows are dropped, and contradictory ones are refused") {
+TEST_CASE("duplicate rows are dropped, and contradictory ones are refused") {
   const Pictures folder;
   const auto list = open_list(folder, "path,label\np/a.png,x\np/b.png,y\np/a.png,x\n./p/b.png,y\n");
   CHECK(list->count() == 2);
@@ -132,7 +132,7 @@ TEST_CASE("a broken list is refused with the line of the error") {
               "expected test, since this list is the test set");
 }
 
-TEST_CASE("missing files are skipped on request") {
+TEST_CASE("on request, missing files are skipped") {
   const Pictures folder;
   BadSamples bad(true);
   const auto list =

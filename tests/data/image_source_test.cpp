@@ -68,7 +68,7 @@ PictureSurvey survey(const TempFolder& folder) {
   return survey_pictures(*open_image_folder(folder.path(), bad), folder.path());
 }
 
-TEST_CASE("a survey of mixed sizes has the size of the picture with the median shorter side") {
+TEST_CASE("for mixed sizes, a survey reports the picture whose shorter side is the median") {
   const TempFolder folder;
   for (const char* name : {"a/1.png", "a/2.png", "b/1.png"}) folder.write(name, png(20, 30));
   PictureSurvey found = survey(folder);
@@ -86,7 +86,7 @@ TEST_CASE("a survey of mixed sizes has the size of the picture with the median s
   CHECK(found.elongated == Approx(4. / 7));
 }
 
-TEST_CASE("pictures are gray if all of them are, either by their format or by their pixels") {
+TEST_CASE("pictures are gray if each of them is, by its format or by its pixels") {
   const TempFolder folder;
   folder.write("a/1.png", png(9, 9));
   CHECK(survey(folder).gray);
@@ -96,7 +96,7 @@ TEST_CASE("pictures are gray if all of them are, either by their format or by th
   CHECK_FALSE(survey(folder).gray);
 }
 
-TEST_CASE("unusable pictures are listed, and the others are examined") {
+TEST_CASE("a survey lists unusable pictures and examines the others") {
   const TempFolder folder;
   folder.write("a/1.png", png(9, 9));
   folder.write("a/2.png", png(9, 9).substr(0, 20));

@@ -84,7 +84,7 @@ TEST_CASE("a broken record is refused with its key, or listed and skipped") {
   CHECK_THAT(bad.skipped()[0], ContainsSubstring("key 00000001"));
 }
 
-TEST_CASE("missing, empty, truncated, damaged and unrelated databases are refused") {
+TEST_CASE("missing, empty, truncated and newer databases, and other files, are refused") {
   const TempFolder folder;
   CHECK_ERROR(open_database(folder.path() / "missing"), ExitCode::kData, "missing");
   write(folder.path() / "empty", {});
@@ -100,16 +100,16 @@ TEST_CASE("missing, empty, truncated, damaged and unrelated databases are refuse
   folder.write("cut/data.mdb", whole.substr(0, whole.size() - 4096));
   CHECK_ERROR(open_database(folder.path() / "cut"), ExitCode::kData, "truncated");
   std::string newer = whole;
-  for (const std::size_t page : {0, 4096}) newer[page + 16 + 4] = 9;  // both meta pages' version
+  for (const std::size_t page : {0, 4096}) newer[page + 16 + 4] = 9;  // version in both meta pages
   folder.write("newer/data.mdb", newer);
   CHECK_ERROR(open_database(folder.path() / "newer"), ExitCode::kData, "an unsupported version");
 }
 
-TEST_CASE("a damaged database never crashes its reader, and the messages are short") {
+TEST_CASE("a damaged database never crashes the reader, and error messages stay short") {
   const TempFolder folder;
   std::map<std::string, std::string> samples;
   for (int i = 0; i < 300; ++i) {
-    const std::size_t bytes = i % 50 == 0 ? 9000 : 400;  // on overflow pages, or on shared pages
+    const std::size_t bytes = i % 50 == 0 ? 9000 : 400;  // overflow pages or shared pages
     samples[std::to_string(1000 + i)] = write_caffe2_record(std::string(bytes, 'x'), i % 10);
   }
   write(folder.path() / "db", samples);
@@ -120,7 +120,7 @@ TEST_CASE("a damaged database never crashes its reader, and the messages are sho
   for (int round = 0; round < 3000; ++round) {
     std::string damaged = whole;
     const std::size_t page = 4096 * (random() % (whole.size() / 4096));
-    // Headers and offsets of entries are at the beginning of a page.
+    // Page headers and entry offsets are at the beginning of a page.
     const std::size_t reach = round % 3 == 0 ? 4096 : 200;
     for (unsigned i = 0; i <= random() % 8; ++i) {
       damaged[page + random() % reach] = static_cast<char>(random());
@@ -145,7 +145,7 @@ std::string record_text(const Caffe2Record& record) {
   return {reinterpret_cast<const char*>(record.image.data()), record.image.size()};
 }
 
-/// A field of bytes: tag, length below 128, content.
+/// A protobuf field of bytes: tag, length (below 128), content.
 std::string field(char tag, const std::string& content) {
   return std::string{static_cast<char>(tag << 3 | 2), static_cast<char>(content.size())} + content;
 }
@@ -162,11 +162,11 @@ TEST_CASE("an image and its label survive a round trip") {
   }
 }
 
-TEST_CASE("records have the encoding of caffe2.proto") {
+TEST_CASE("records are encoded according to caffe2.proto") {
   CHECK(write_caffe2_record("JPEG", 5) == kImage + kLabel);
 }
 
-TEST_CASE("tensors may come in either order, with unpacked or 64-bit labels and other fields") {
+TEST_CASE("tensors may be in either order, with unpacked or 64-bit labels and unknown fields") {
   const std::string unpacked = field(1, std::string("\x08\x01\x10\x02\x20\x05", 6));
   const std::string wide = field(1, "\x08\x01\x10\x0A" + field(10, "\x05"));
   const std::string named = field(1, field(7, "label") + "\x08\x01\x10\x02" + field(4, "\x05"));
@@ -180,7 +180,7 @@ TEST_CASE("tensors may come in either order, with unpacked or 64-bit labels and 
   }
 }
 
-TEST_CASE("records with other contents are refused") {
+TEST_CASE("records without exactly one image and one valid label are refused") {
   const std::string negative = field(1, "\x10\x02" + field(4, std::string(9, '\xFF') + "\x01"));
   const std::vector<std::pair<std::string, const char*>> table{
       {"", "db: key 7: byte 0 of the record: has no image"},
@@ -196,7 +196,7 @@ TEST_CASE("records with other contents are refused") {
     CHECK_ERROR(parse_record(bytes), ExitCode::kData, problem);
 }
 
-TEST_CASE("every truncated record is refused, and no changed byte crashes the parser") {
+TEST_CASE("a record truncated at any byte is refused, and no changed byte crashes the parser") {
   const std::string whole = kImage + kLabel;
   for (std::size_t size = 0; size < whole.size(); ++size) {
     INFO("cut off at byte " << size);

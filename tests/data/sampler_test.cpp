@@ -11,13 +11,13 @@ std::vector<std::int64_t> first(const std::vector<std::int64_t>& order, std::ptr
   return {order.begin(), order.begin() + count};
 }
 
-TEST_CASE("apportioned numbers add up, by the largest-remainder method") {
+TEST_CASE("numbers apportioned by the largest-remainder method add up to the total") {
   using Numbers = std::vector<std::int64_t>;
   CHECK(apportion(128, {1, 1}) == Numbers{64, 64});
-  CHECK(apportion(128, {2, 1}) == Numbers{85, 43});     // 85.3, 42.7
-  CHECK(apportion(10, {1, 1, 1}) == Numbers{4, 3, 3});  // equal remainders: the first gets more
+  CHECK(apportion(128, {2, 1}) == Numbers{85, 43});     // 85.3 and 42.7
+  CHECK(apportion(10, {1, 1, 1}) == Numbers{4, 3, 3});  // the first of equal remainders wins
   CHECK(apportion(10, {5, 3, 2}) == Numbers{5, 3, 2});
-  CHECK(apportion(7, {0.5, 0.25, 0.25}) == Numbers{3, 2, 2});  // 3.5, 1.75, 1.75
+  CHECK(apportion(7, {0.5, 0.25, 0.25}) == Numbers{3, 2, 2});  // 3.5, 1.75 and 1.75
   CHECK(apportion(0, {1, 2}) == Numbers{0, 0});
   CHECK(apportion(1, {1, 2}) == Numbers{0, 1});
   CHECK(apportion(5, {1, 1000, 0}) == Numbers{1, 3, 1});  // enough for at least one each
@@ -36,9 +36,9 @@ TEST_CASE("apportioned numbers add up, by the largest-remainder method") {
   }
 }
 
-TEST_CASE("the order of an epoch never changes between versions") {
-  // Checkpoints store a position in this order, so a resumed run would train on other samples.
-  // torch.randperm(60000, generator=torch.Generator().manual_seed(seed + epoch))[:8] in
+TEST_CASE("the order of samples in an epoch never changes between versions") {
+  // Checkpoints store a position in this order, so a resumed run would train on wrong samples.
+  // Expected: torch.randperm(60000, generator=torch.Generator().manual_seed(seed + epoch))[:8] in
   // PyTorch 2.11.
   CHECK(first(epoch_permutation(60000, 1, 0), 8) ==
         std::vector<std::int64_t>{35845, 27522, 33254, 23645, 11299, 16178, 58355, 27002});
@@ -59,7 +59,7 @@ TEST_CASE("an epoch visits every sample once") {
   }
 }
 
-TEST_CASE("parts cover a range, in order, and differ by at most one") {
+TEST_CASE("shards cover a range in order, and their sizes differ by at most one") {
   for (const std::int64_t begin : {0, 37}) {
     for (std::int64_t size = 0; size <= 140; ++size) {
       for (std::int64_t parts = 1; parts <= 17; ++parts) {
@@ -81,7 +81,7 @@ TEST_CASE("parts cover a range, in order, and differ by at most one") {
   }
 }
 
-TEST_CASE("the steps of an epoch use every sample, and only the last is short") {
+TEST_CASE("the steps of an epoch use every sample, and only the last one may be short") {
   for (const std::int64_t count : {1, 127, 128, 129, 1000, 60000}) {
     for (const std::int64_t batch_size :
          {std::int64_t{1}, std::int64_t{7}, std::int64_t{128}, std::int64_t{60001}, INT64_MAX}) {
@@ -94,7 +94,7 @@ TEST_CASE("the steps of an epoch use every sample, and only the last is short") 
   CHECK(steps_per_epoch(60000, 128) == 469);
 }
 
-TEST_CASE("every sample of every set is used once per epoch, at every batch size") {
+TEST_CASE("every sample of every rank's set is used once per epoch, at any batch size") {
   const auto sizes = GENERATE(values<std::vector<std::int64_t>>({{7}, {5, 5}, {1, 9, 4}}));
   const auto batch_size = GENERATE(std::int64_t{1}, 3, 4, 20);
   const PerRankSampler sets(sizes);
@@ -114,7 +114,7 @@ TEST_CASE("every sample of every set is used once per epoch, at every batch size
   CHECK(begin == sizes);
 }
 
-TEST_CASE("batches are taken evenly from the sets that have samples left") {
+TEST_CASE("batches are split evenly between ranks whose sets have samples left") {
   const PerRankSampler sets({2, 6});
   const auto shares = [&sets](Range global) {
     return std::vector{sets.shard(global, 0).size(), sets.shard(global, 1).size()};

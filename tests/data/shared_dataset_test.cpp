@@ -22,20 +22,20 @@ settings::DataOptions shared_at(const std::filesystem::path& folder) {
   return data_at(settings::DataFormat::kIdx, folder, folder);
 }
 
-/// Returns descriptors like those that another worker inherits.
+/// Returns duplicates of the descriptors, like those that another worker inherits.
 SharedDatasetHandle copy_of(const SharedDatasetHandle& handle) {
   return {::fcntl(handle.memory_fd, F_DUPFD_CLOEXEC, 3),
           ::fcntl(handle.ready_fd, F_DUPFD_CLOEXEC, 3)};
 }
 
-/// Runs a function in a new process, whose exit status is the result.
+/// Runs a function in a child process, which exits with the result as its status.
 pid_t start(const std::function<int()>& run) {
   const pid_t child = ::fork();
   if (child != 0) return child;
   int result = 99;
   try {
     result = run();
-  } catch (...) {  // must not reach the test framework
+  } catch (...) {  // exceptions must not reach the test framework
   }
   ::_exit(result);
 }
@@ -58,7 +58,7 @@ bool same(const Dataset& a, const Dataset& b) {
          same_samples(a.validation, b.validation) && same_samples(a.test, b.test);
 }
 
-TEST_CASE("a late worker finds the samples, even after the launcher has ended") {
+TEST_CASE("a late worker finds the samples, even after the launcher has exited") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   SharedDatasetHandle late;
@@ -79,7 +79,7 @@ TEST_CASE("workers detect a launcher that dies before the samples are published"
     auto shared = std::make_unique<SharedDataset>();
     start([&] {
       const SharedDatasetHandle handle = copy_of(shared->handle());
-      shared.reset();  // like exec: the launcher's end is close-on-exec
+      shared.reset();  // as exec would, because the launcher's end is close-on-exec
       const auto failure = error_of([&] { attach(handle, milliseconds(20000)); });
       const char verdict = failure.is_peer_error ? 'y' : 'n';
       return ::write(result[1], &verdict, 1) == 1 ? 0 : 1;
@@ -104,7 +104,7 @@ TEST_CASE("workers do not wait forever for a slow launcher") {
   CHECK(std::chrono::steady_clock::now() - started >= milliseconds(50));
 }
 
-TEST_CASE("if the data is broken, the launcher fails and the workers are its victims") {
+TEST_CASE("if the data is broken, the launcher's error is the cause and the workers are victims") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   folder.write("train-labels-idx1-ubyte", "not labels");

@@ -15,12 +15,12 @@ namespace {
 namespace fs = std::filesystem;
 using namespace testing;
 
-/// A record of CIFAR-10: the label and an image of noise.
+/// A CIFAR-10 record: the label and a noise image.
 std::string cifar_record(int label, std::uint64_t salt = 1) {
   return static_cast<char>(label) + noise(3072, salt);
 }
 
-/// Writes the six files of CIFAR-10, with one record each.
+/// Writes the six CIFAR-10 files, with one record each.
 void write_cifar(const TempFolder& folder, const std::string& name) {
   for (const char* file : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                            "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"}) {
@@ -40,7 +40,7 @@ settings::DataLocation test_at(const settings::DataLocation& location) {
   return find_idx_files(location, SplitName::kTest);
 }
 
-TEST_CASE("a data set is searched in root, the path list and the cache, in this order") {
+TEST_CASE("a data set is searched for in root, the path list and the cache, in this order") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   const std::string list = (root / "nothing").string() + "::" + (root / "list").string();
@@ -80,7 +80,7 @@ TEST_CASE("the error about a missing data set lists every searched folder") {
   }
 }
 
-TEST_CASE("the repository is searched only if the executable is in it") {
+TEST_CASE("the repository is searched only by an executable inside it") {
   const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
   const auto failure = error_of([&] { find("fashion-mnist", "/nowhere"); });
   fs::path folder = executable_folder();
@@ -115,7 +115,7 @@ TEST_CASE("a folder without images is skipped and listed") {
   CHECK(find("cifar10") == root / "full/cifar10");
 }
 
-TEST_CASE("an incomplete folder is an error, not a reason to look elsewhere") {
+TEST_CASE("an incomplete folder is an error; the search does not continue elsewhere") {
   const TempFolder folder;
   const ScopedEnvironment data("MNIST_TRAIN_DATA", folder.path().c_str());
   const fs::path place = folder.path() / "fashion-mnist";
@@ -130,7 +130,7 @@ TEST_CASE("an incomplete folder is an error, not a reason to look elsewhere") {
               place.string() + ": no images for data.test");
 }
 
-TEST_CASE("a folder may hold one split or both, raw or compressed") {
+TEST_CASE("a folder may contain one split or both, raw or compressed") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   SmallDataset{}.write(root / "both");
@@ -141,7 +141,8 @@ TEST_CASE("a folder may hold one split or both, raw or compressed") {
   folder.write("other/test-labels.idx1-ubyte.gz", "");
   folder.write("other/test-images.idx3-ubyte.partial", "");
   folder.write("other/.test-images.idx3-ubyte", "");
-  CHECK(train_at({root / "both", {}}).images == root / "both/train-images-idx3-ubyte");  // raw wins
+  CHECK(train_at({root / "both", {}}).images ==
+        root / "both/train-images-idx3-ubyte");  // raw files win
   CHECK(test_at({root / "both", {}}).labels == root / "both/t10k-labels-idx1-ubyte");
   CHECK(train_at({root / "only", {}}).images == root / "only/digits.images.idx");
   CHECK(train_at({root / "only", {}}).labels == root / "only/digits.labels.idx");
@@ -159,7 +160,7 @@ TEST_CASE("files are found in the layouts of Kaggle and torchvision") {
     const std::string type = std::string(name).ends_with("images") ? "idx3-ubyte" : "idx1-ubyte";
     const std::string file = std::string(name) + '-' + type;
     folder.write("kaggle/" + file + '/' + file, "");
-    folder.write("dotted/" + file + '/' + name + '.' + type, "");  // name in the gzip headers
+    folder.write("dotted/" + file + '/' + name + '.' + type, "");  // as the gzip headers name it
     folder.write("data/FashionMNIST/raw/" + file, "");
   }
   for (const char* name :
@@ -182,7 +183,7 @@ TEST_CASE("files are found in the layouts of Kaggle and torchvision") {
   CHECK_ERROR(train_at({root / "data", {}}), ExitCode::kData,
               (root / "data").string() + ": several of its subfolders",
               "data.train to one of them:\n  " + emnist.string() + "\n  " + raw.string());
-  // A plain file takes precedence over one in a folder.
+  // A file takes precedence over a folder that contains one.
   folder.write("kaggle/train-images.idx3-ubyte", "");
   CHECK(train_at({kaggle, {}}).images == kaggle / "train-images.idx3-ubyte");
   write_cifar(folder, "cifar/cifar-10-batches-bin");
@@ -190,7 +191,7 @@ TEST_CASE("files are found in the layouts of Kaggle and torchvision") {
         std::vector<fs::path>{root / "cifar/cifar-10-batches-bin/test_batch.bin"});
 }
 
-TEST_CASE("a data set is found under the folder names of torchvision and of its archive") {
+TEST_CASE("a data set is found in the folders that torchvision and its archive create") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
@@ -205,7 +206,7 @@ TEST_CASE("a data set is found under the folder names of torchvision and of its 
   CHECK(find("cifar10", root) == root / "cifar-10-batches-bin");
 }
 
-TEST_CASE("the config may give single files") {
+TEST_CASE("the config may specify single files") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   folder.write("my-images-idx3.gz", "");
@@ -270,7 +271,7 @@ TEST_CASE("CIFAR-10's batches are found in order, and none may be missing") {
   CHECK(find_cifar_files({one, {}}, SplitName::kTest) == std::vector<fs::path>{one});
 }
 
-TEST_CASE("records of several batches form one set, with red, green and blue planes") {
+TEST_CASE("the records of several batches form one set of images with red, green and blue planes") {
   const TempFolder folder;
   const auto first = folder.write("1.bin", cifar_record(3, 1) + cifar_record(9, 2));
   const auto second = folder.write("2.bin", cifar_record(0, 3));
@@ -286,7 +287,7 @@ TEST_CASE("records of several batches form one set, with red, green and blue pla
   }
 }
 
-TEST_CASE("empty, truncated and wrongly labelled batches are refused with file and offset") {
+TEST_CASE("the error about an empty, truncated or wrongly labelled batch has file and offset") {
   const TempFolder folder;
   const std::string good = cifar_record(1) + cifar_record(2);
   const std::vector<std::pair<std::string, const char*>> table{
@@ -322,7 +323,7 @@ TEST_CASE("class folders become classes in the order of their names") {
   CHECK(text_in(*set, 2) == "b2");
 }
 
-TEST_CASE("a folder with only images is one class with the folder's name") {
+TEST_CASE("a folder that contains only images is one class, named after the folder") {
   const TempFolder folder;
   folder.write("train/cat/1.png", "1");
   folder.write("train/cat/2.png", "2");
@@ -337,7 +338,7 @@ TEST_CASE("a folder with only images is one class with the folder's name") {
   CHECK_THAT(skipping.skipped()[0], ContainsSubstring("ant, dog"));
 }
 
-TEST_CASE("test classes have the training set's numbers, and must be the same classes") {
+TEST_CASE("a test set uses the class numbers of the training set and must have the same classes") {
   const TempFolder folder;
   folder.write("dog/1.png", "1");
   folder.write("cat/1.png", "1");
@@ -413,7 +414,7 @@ TEST_CASE("bad files and folders are refused, or listed and skipped") {
     CHECK_THAT(bad.skipped()[0], ContainsSubstring(problem));
     CHECK_THAT(set->sample_name(0), EndsWith("/a/good.png"));
   }
-  // A class whose name is not valid text is never skipped.
+  // A class folder whose name is not valid text is refused, not skipped.
   folder.write("classes/cats/1.png", "1");
   folder.write("classes/\xFF\xFE/1.png", "1");
   BadSamples bad(true);
@@ -423,7 +424,7 @@ TEST_CASE("bad files and folders are refused, or listed and skipped") {
           "\\xff\\xfe: its name contains control characters or invalid UTF-8; rename the folder"));
 }
 
-TEST_CASE("a file that shrank or was removed since it was listed is an error") {
+TEST_CASE("a file that has shrunk or was removed since it was listed is an error") {
   const TempFolder folder;
   const fs::path file = folder.write("a/1.png", "12345");
   const auto set = open_pictures(folder.path());

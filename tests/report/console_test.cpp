@@ -28,7 +28,7 @@ const EpochResult kEpoch{.record = {.epoch = 2,
                                     .test_seconds = 0.5,
                                     .samples_per_second = 17142.0}};
 
-/// A console whose output and log go to a file.
+/// A console that writes its output and log to a file.
 class Screen {
  public:
   explicit Screen(bool terminal, bool quiet = false,
@@ -81,7 +81,7 @@ TEST_CASE("without a terminal, progress is printed as plain lines") {
         "4.00 s, 17,142 samples/s\n");
 }
 
-TEST_CASE("a terminal shows metrics and a progress bar, which the epoch's line replaces") {
+TEST_CASE("a terminal shows metrics and a progress bar until the epoch's line replaces them") {
   Screen screen(/*terminal=*/true, /*quiet=*/false, std::nullopt, /*has_head=*/true);
   screen.begin();
   screen.console->step(kStep);
@@ -98,7 +98,7 @@ TEST_CASE("a terminal shows metrics and a progress bar, which the epoch's line r
   CHECK_THAT(screen.text(), !ContainsSubstring("train loss 0.5"));
 }
 
-TEST_CASE("the bar never exceeds its width, and is redrawn at most ten times per second") {
+TEST_CASE("the bar never exceeds its width and is redrawn at most ten times per second") {
   Screen half(/*terminal=*/true);
   half.console->tick({1, 50, 50});  // before the speed is known
   CHECK_THAT(half.text(),
@@ -177,7 +177,7 @@ EpochRecord epoch(std::int64_t number, double accuracy) {
   return record;
 }
 
-/// The table of epochs on a terminal with this number of columns.
+/// The table of epochs on a terminal of a given width.
 class Table {
  public:
   explicit Table(unsigned short columns, const RunStart& start = {}, bool colours = false) {
@@ -204,7 +204,8 @@ class Table {
   std::string head;
 
  private:
-  /// Returns the output up to the end of a line. A terminal may transmit a line in parts.
+  /// Returns the output, waiting for the end of a line, because a terminal may transmit a line in
+  /// parts.
   std::string written() const {
     std::string text;
     std::array<char, 4096> part{};
@@ -221,7 +222,7 @@ class Table {
   std::unique_ptr<Sink> console_;
 };
 
-TEST_CASE("a narrow terminal shows fewer columns, complete and aligned with the header") {
+TEST_CASE("a narrow terminal shows fewer columns, none cut off and all aligned with the header") {
   const std::string head =
       "  epoch  test loss  test acc.  validation  train loss  train acc.      time  samples/s";
   RunStart start;
@@ -242,7 +243,7 @@ TEST_CASE("a narrow terminal shows fewer columns, complete and aligned with the 
   CHECK_THAT(narrow.line(record), ContainsSubstring("50.00 %     81.25 %"));
 }
 
-TEST_CASE("the best accuracy so far is coloured, selected by the validation set if there is one") {
+TEST_CASE("the best accuracy so far is coloured, according to the validation set if there is one") {
   Table plain(100, {}, /*colours=*/true);
   CHECK_THAT(plain.line(epoch(1, 0.75)), ContainsSubstring("\x1b[1;32m    75.00 %\x1b[0m"));
   CHECK_THAT(plain.line(epoch(2, 0.5)), !ContainsSubstring("\x1b[1;32m"));

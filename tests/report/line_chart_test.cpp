@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;
 
-TEST_CASE("NaN and infinity leave gaps and do not stretch the axes") {
+TEST_CASE("NaN and infinity leave gaps in a line and do not stretch the axes") {
   const double nan = std::nan("");
   LineChart chart{"Loss", "step"};
   chart.series = {{"a", 0, {{1, 1}, {2, nan}, {3, 1.5}, {4, INFINITY}, {5, 2}}}};
@@ -23,7 +23,7 @@ TEST_CASE("NaN and infinity leave gaps and do not stretch the axes") {
   CHECK_THAT(html, !ContainsSubstring("inf"));
 }
 
-TEST_CASE("a chart without a line is empty") {
+TEST_CASE("a chart without any line is empty") {
   LineChart chart{"Loss", "step"};
   CHECK(line_chart(chart).empty());
   chart.series = {{"a", 0, {}}, {"b", 1, {{1, std::nan("")}}}};
@@ -32,7 +32,7 @@ TEST_CASE("a chart without a line is empty") {
   CHECK(line_chart(chart).empty());
 }
 
-TEST_CASE("long lines are thinned but keep ends and spikes") {
+TEST_CASE("long lines are thinned but keep their ends and spikes") {
   for (const int count : {1000, 1001, 1999, 100'000}) {
     LineChart chart{"Loss", "step"};
     ChartSeries series{"a", 0, {}};
@@ -55,14 +55,14 @@ TEST_CASE("long lines are thinned but keep ends and spikes") {
   }
 }
 
-TEST_CASE("the names in a chart are escaped") {
+TEST_CASE("names in a chart are escaped") {
   LineChart chart{"<Accuracy>", "epoch", AxisFormat::kPercent};
   chart.series = {{"<test>", 0, {{1, 0.5}, {2, 0.75}}}};
   CHECK_THAT(line_chart(chart),
              ContainsSubstring("aria-label=\"&lt;Accuracy&gt;\"") && !ContainsSubstring("<test>"));
 }
 
-TEST_CASE("the legend has the last values of readable lines") {
+TEST_CASE("the legend shows the last value of each line, except for faint and empty lines") {
   LineChart chart{"Accuracy", "epoch", AxisFormat::kPercent};
   ChartSeries background{"single", 1, {{1, 0.25}, {2, 0.25}}};
   background.faint = true;
@@ -94,7 +94,7 @@ std::vector<std::string> ticks_of(const std::vector<double>& values,
   return texts;
 }
 
-TEST_CASE("close ticks have enough digits to tell them apart") {
+TEST_CASE("tick labels have enough digits to distinguish close ticks") {
   const std::vector<std::string> texts = ticks_of({3.68751, 3.68752});
   REQUIRE(texts.size() > 2);
   CHECK(std::adjacent_find(texts.begin(), texts.end()) == texts.end());
@@ -121,7 +121,7 @@ TEST_CASE("ticks are round numbers on the axis") {
   CHECK(ticks_of(numbers) == ticks);
 }
 
-TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5; with zeros the axis is linear") {
+TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5, but becomes linear if a value is 0") {
   using Texts = std::vector<std::string>;
   constexpr AxisScale kScale = AxisScale::kLogarithmic;
   CHECK(ticks_of({0.03, 2.3}, kScale) == Texts{"0.05", "0.1", "0.2", "0.5", "1", "2"});

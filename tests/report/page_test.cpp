@@ -30,7 +30,7 @@ TEST_CASE("special characters, control bytes and invalid UTF-8 are escaped") {
       {"grüße €😀", "grüße €😀"},
       {"tab\tand\nline", "tab\tand\nline"},
       {std::string("a\0b\x1b[0m\x7f", 8), "a\uFFFDb\uFFFD[0m\uFFFD"},
-      {"\xff\xfe", "\uFFFD\uFFFD"},  // base/print_test has more invalid UTF-8
+      {"\xff\xfe", "\uFFFD\uFFFD"},  // base/print_test tests more invalid UTF-8
   }));
   CHECK(escape_html(text) == expected);
 }
@@ -138,7 +138,7 @@ TEST_CASE("only the page of a live run refreshes itself") {
                         "<body data-refresh=\"5\"", "running: this page refreshes itself"});
 }
 
-TEST_CASE("a run without results has a page") {
+TEST_CASE("a run without results gets a page") {
   const TempFolder folder;
   folder.write("run/config.json", "{}");
   const std::string page = page_of(folder);
@@ -152,7 +152,7 @@ TEST_CASE("a run without results has a page") {
                         "Not known yet: the run has not been evaluated."});
 }
 
-TEST_CASE("verdicts cover runs that failed, had one epoch, or learned nothing") {
+TEST_CASE("there is a verdict for runs that failed, had one epoch, or learned nothing") {
   const TempFolder folder;
   write_fake_run(folder, "failed", {.status = "failed"});
   CHECK_THAT(page_of(folder, "failed"),
@@ -181,7 +181,7 @@ TEST_CASE("verdicts cover runs that failed, had one epoch, or learned nothing") 
                            "1 of 2 classes is never predicted: <b>0</b>"});
 }
 
-TEST_CASE("24 wrong predictions are shown, and others on demand, up to a limit") {
+TEST_CASE("24 wrong predictions are shown at first, and more on demand, up to a limit") {
   const FakeRunFolder folder;
   std::string lines;
   for (int id = 0; id < 300; ++id) {
@@ -195,7 +195,7 @@ TEST_CASE("24 wrong predictions are shown, and others on demand, up to a limit")
   CHECK(occurrences(page, "<li data-truth") == kMostMistakes);
 }
 
-TEST_CASE("a comparison has results, curves and settings") {
+TEST_CASE("a comparison shows results, curves and settings") {
   const TempFolder folder;
   write_fake_run(folder, "runs/a");
   write_fake_run(folder, "runs/b", {.epochs = 5});
@@ -217,13 +217,14 @@ TEST_CASE("a comparison has results, curves and settings") {
   CHECK(occurrences(alike, "class=\"best\"") == 0);
 }
 
-/// Returns the record of an epoch with these members.
+/// Returns the record of an epoch with additional members.
 std::string epoch_line(int epoch, nlohmann::json members) {
   members.update({{"event", "epoch"}, {"epoch", epoch}});
   return members.dump() + "\n";
 }
 
-/// Returns a record in which all `sizes[label]` images of a class are predicted as `guess(label)`.
+/// Returns an epoch's record in which all `sizes[label]` images of each class are predicted as
+/// `guess(label)`.
 template <typename Guess>
 std::string epoch_with(const std::vector<int>& sizes, const Guess& guess, double balanced) {
   const std::size_t classes = sizes.size();
@@ -310,7 +311,7 @@ TEST_CASE("class_counts replace the confusion matrix if there are too many class
                                    "The worst 50 of 1,500 classes by F1"});
 }
 
-TEST_CASE("class sizes and skipped files are read from dataset.json") {
+TEST_CASE("the page shows the class sizes and skipped files of dataset.json") {
   const FakeRunFolder folder;
   folder.write("run/dataset.json", R"({"classes":[{"name":"a","train":7,"validation":0,"test":44},
       {"name":"b","train":1234,"validation":0,"test":60}],
@@ -355,7 +356,7 @@ TEST_CASE("runs with different test files are not ranked") {
   CHECK_THAT(page(), refuses && !ranks);
 }
 
-TEST_CASE("the page of a long run is small and created within a second") {
+TEST_CASE("the page of a long run is small and is created within a second") {
   const std::string picture = FakeRun().picture + std::string(600, 'A');
   const FakeRunFolder folder(  // log_interval 1
       {.epochs = 50, .steps = 469, .predictions = 320, .picture = picture});
@@ -366,7 +367,7 @@ TEST_CASE("the page of a long run is small and created within a second") {
   CHECK(page.size() < 1'000'000);
 }
 
-TEST_CASE("the size of the page is bounded for thousands of epochs") {
+TEST_CASE("the size of the page is bounded, even for thousands of epochs") {
   const FakeRunFolder folder({.epochs = 5000, .steps = 1});
   std::string lineage;
   for (int i = 0; i < 500; ++i) lineage += "{\"step\":" + std::to_string(i) + "}\n";
@@ -398,8 +399,8 @@ std::string accuracy_line(int epoch, double validation, double test) {
   return epoch_line(epoch, {{"validation_accuracy", validation}, {"test_accuracy", test}});
 }
 
-TEST_CASE("the best epoch has the best checkpoint, not the best test accuracy") {
-  const FakeRunFolder folder({.status = "running"});  // died before it finished
+TEST_CASE("the best epoch is that of the best checkpoint, not of the best test accuracy") {
+  const FakeRunFolder folder({.status = "running"});  // the run died before it finished
   folder.write("run/metrics.jsonl", accuracy_line(1, 0.9, 0.89) + accuracy_line(2, 0.97, 0.95) +
                                         accuracy_line(3, 0.96, 0.99));
   const auto best = [](const std::string& accuracy, int epoch) {
@@ -409,7 +410,7 @@ TEST_CASE("the best epoch has the best checkpoint, not the best test accuracy") 
   CHECK_THAT(page_of(folder), best("95.00 %", 2));
   CHECK_THAT(page_on({folder.run, folder.run}),
              ContainsSubstring("<td data-label=\"best epoch\">95.00 %</td>"));
-  // A run that was resumed elsewhere may have its best epoch only in the summary.
+  // If a run was resumed in another folder, its best epoch may be only in the summary.
   folder.write("run/metrics.jsonl", accuracy_line(3, 0.96, 0.99) + accuracy_line(4, 0.96, 0.98));
   folder.write("run/summary.json",
                R"({"status":"finished","best_epoch":2,"best_test_accuracy":0.95})");

@@ -116,7 +116,7 @@ std::vector<std::uint8_t> from_base64(std::string_view text) {
   return bytes;
 }
 
-TEST_CASE("a thumbnail is the image itself if that is small, or else a reduced JPEG") {
+TEST_CASE("a small image is its own thumbnail; others are reduced to a JPEG") {
   const auto thumbnail = [](std::int64_t height, std::int64_t width) {
     const std::vector<std::uint8_t> planes(static_cast<std::size_t>(3 * height * width), 77);
     return thumbnail_uri(image_of(planes.data(), 3, height, width));
@@ -134,7 +134,7 @@ TEST_CASE("a thumbnail is the image itself if that is small, or else a reduced J
   CHECK(thumbnail(1, 5000).starts_with(kJpegPrefix));
 }
 
-TEST_CASE("text output has the two most likely classes, by name if there are names") {
+TEST_CASE("text output has the two most likely classes, by name if they have names") {
   const FilePrediction prediction{"coat.png", {0.101F, 0.0625F, 0.8365F}};
   CHECK(to_text(prediction, {}) == "coat.png: 2 (83.7 %), then 0 (10.1 %)\n");
   CHECK(to_text(prediction, {"Bag", "Shirt", "Ankle boot"}) ==

@@ -45,7 +45,7 @@ class ScopedDirectory {
   fs::path before_;
 };
 
-TEST_CASE("the error tells why a run folder cannot be created") {
+TEST_CASE("the error states why a run folder cannot be created") {
   CHECK_ERROR(check_run_folder(into("/"), "mnist", ""), ExitCode::kConfig,
               "root of the file system");
   const TempFolder temp;
@@ -83,7 +83,7 @@ TEST_CASE("check_run_folder refuses the same folders as a run, and creates nothi
   CHECK_FALSE(fs::exists("runs"));
 }
 
-TEST_CASE("a folder that contains a run is refused with two alternatives") {
+TEST_CASE("a folder that contains a run is refused, and the error offers two alternatives") {
   for (const char* trace :
        {"config.json", "metrics.jsonl", "summary.json", "checkpoints/step-00000001.safetensors"}) {
     const TempFolder temp;
@@ -109,7 +109,8 @@ TEST_CASE("a restart continues only a run of the same launch") {
   CHECK_NOTHROW(prepare(temp.path(), elsewhere.string(), /*after_restart=*/true));
 }
 
-TEST_CASE("a run continues from its own checkpoint, and another folder can start from it") {
+TEST_CASE(
+    "a run can resume in its own folder or a new one, but not from another run's checkpoint") {
   const TempFolder temp;
   const fs::path first = temp.path() / "first";
   const fs::path file = temp.write("first/checkpoints/step-00000009.safetensors", "");
@@ -119,7 +120,7 @@ TEST_CASE("a run continues from its own checkpoint, and another folder can start
   CHECK_ERROR(prepare(first, other.string()), ExitCode::kConfig);
 }
 
-TEST_CASE("a missing checkpoint is an error before a folder is created") {
+TEST_CASE("a missing checkpoint is reported before a folder is created") {
   const TempFolder temp;
   const std::string absent = (temp.path() / "absent.safetensors").string();
   CHECK_ERROR(prepare(temp.path() / "run", absent), ExitCode::kCheckpoint, absent);
@@ -136,7 +137,7 @@ TEST_CASE("two runs cannot use one folder at a time") {
   CHECK(prepare(temp.path(), "auto").lock.valid());
 }
 
-TEST_CASE("the error does not name a process that has ended as the user of a folder") {
+TEST_CASE("the error about a folder in use does not name a process that has exited") {
   const TempFolder temp;
   const RunFolder run = prepare(temp.path());
   const pid_t child = ::fork();
@@ -153,14 +154,14 @@ TEST_CASE("the error does not name a process that has ended as the user of a fol
               "is in use by " + child_text + " on another-host;");
 }
 
-TEST_CASE("a run without an output gets a folder named by the time, and a link `latest`") {
+TEST_CASE("without an output, a run gets a folder named after the time, and a link `latest`") {
   const TempFolder temp;
   const ScopedDirectory directory(temp.path());
   const fs::path parent = fs::absolute("runs") / "mnist";
   const RunFolder first = prepare_run_folder({}, "mnist", "", false);
   CHECK(first.path.parent_path() == parent);
   CHECK(first.path.filename().string().size() >= std::string("2026-01-31T12-00-00").size());
-  CHECK_FALSE(fs::exists(fs::symlink_status(parent / "latest")));  // the run has not begun
+  CHECK_FALSE(fs::exists(fs::symlink_status(parent / "latest")));  // the run has not started
   point_latest_at(first.path);
   CHECK(fs::equivalent(parent / "latest", first.path));
   const RunFolder second =
@@ -172,7 +173,7 @@ TEST_CASE("a run without an output gets a folder named by the time, and a link `
         fs::absolute("runs") / "other");
 }
 
-TEST_CASE("no link `latest` is created next to a folder that the user has named") {
+TEST_CASE("no link `latest` is created next to an output that the user chose") {
   const TempFolder temp;
   for (const char* name : {"mine", "2026-01-31", "2026-01-31T12-00-00-mine"}) {
     point_latest_at(temp.path() / name);
@@ -252,7 +253,7 @@ TEST_CASE("a run folder is read") {
   CHECK(std::isnan(number_in(run.facts, "no such thing")));
 }
 
-TEST_CASE("a run with class_counts is read, and its page has no pairs of classes") {
+TEST_CASE("a run with class_counts is read, and its page shows no pairs of classes") {
   const TempFolder folder;
   folder.write("run/config.json", R"({"checkpoint": {"best_by": "loss"}})");
   const std::string epoch =
@@ -281,7 +282,7 @@ TEST_CASE("an incomplete last line of metrics is skipped") {
   CHECK(std::isnan(run.steps.back().loss));
 }
 
-TEST_CASE("a run without a recorded end was interrupted, and a folder without a run is an error") {
+TEST_CASE("a run without a recorded end counts as interrupted; a folder without a run is refused") {
   const TempFolder folder;
   CHECK_ERROR(read_run(folder.path()), ExitCode::kConfig, "contains no run");
   const fs::path path = folder.path() / "run";
@@ -321,7 +322,7 @@ TEST_CASE("invalid files are refused with file and line") {
   CHECK_ERROR(read_run(folder.path() / "run"), ExitCode::kData, message);
 }
 
-TEST_CASE("incomplete records of older programs are read") {
+TEST_CASE("incomplete records written by older versions are read") {
   const TempFolder folder;
   folder.write("run/metrics.jsonl",
                "{\"event\":\"epoch\",\"epoch\":1,\"test_accuracy\":0.5}\n{\"event\":\"new\"}\n");

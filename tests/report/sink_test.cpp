@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using namespace testing;
 
-/// A folder for the records of a run.
+/// A folder for a run's records.
 struct Records : TempFolder {
   std::unique_ptr<Sink> sink(std::int64_t keep_bytes = 0) const {
     return record_files(path(), accuracies, keep_bytes);
@@ -69,7 +69,7 @@ constexpr EpochRecord kEpochRecord{.epoch = 2,
                                    .test_seconds = 0.5,
                                    .samples_per_second = 17142.0};
 
-TEST_CASE("each record is a line with the documented keys") {
+TEST_CASE("each record is one line with the documented keys") {
   const Records run;
   const auto log = run.sink();
   log->step(kStepRecord);
@@ -105,7 +105,7 @@ TEST_CASE("the best checkpoint is selected by the validation set, if there is on
   CHECK(selection_score(record, settings::BestBy::kLoss) < -1e300);
 }
 
-TEST_CASE("a repeated evaluation is recorded only in an empty file") {
+TEST_CASE("a repeated evaluation is recorded only if the file is empty") {
   const Records run;
   EpochRecord record = kEpochRecord;
   record.train_loss = std::numeric_limits<double>::quiet_NaN();
@@ -160,7 +160,7 @@ std::vector<std::int64_t> ids_of(const std::vector<Mistake>& mistakes) {
   return ids;
 }
 
-TEST_CASE("the most confident mistakes of each kind are selected, frequent kinds first") {
+TEST_CASE("the most confident mistakes of each kind are selected, the most frequent kinds first") {
   // 4 is predicted as 9 three times, 1 as 7 twice, 5 as 3 once.
   const std::vector<Mistake> all{mistake(0, 9, 4, 0.6), mistake(1, 9, 4, 0.9),
                                  mistake(2, 7, 1, 0.5), mistake(3, 9, 4, 0.8),
@@ -184,7 +184,7 @@ imaging::Image gray_pixel(std::int64_t id) {
   return image_of(&value, 1, 1, 1);
 }
 
-TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded once") {
+TEST_CASE("an epoch's mistakes replace earlier ones, and each image is encoded once") {
   const Records run;
   const auto sink = run.begun({"T-shirt/top", "\"Bag\"\xff"});
   std::vector<std::int64_t> made;
@@ -208,7 +208,7 @@ TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded on
   CHECK(run.lines("mistakes.jsonl").empty());
 }
 
-TEST_CASE("images of mistakes are limited to two megabytes, but their lines are not") {
+TEST_CASE("images of mistakes are limited to two megabytes, but the number of lines is not") {
   const Records run;
   std::vector<Mistake> mistakes;
   for (std::int64_t id = 0; id < 240; ++id) mistakes.push_back(mistake(id, 1, 0, 0.5));
@@ -241,7 +241,7 @@ TEST_CASE("values that were never measured are written as null") {
   CHECK(json.at("error").get<std::string>().starts_with("broken "));
 }
 
-TEST_CASE("a long list of accuracies is written occasionally, and at the end") {
+TEST_CASE("a long list of accuracies is written only occasionally, and at the end") {
   const Records run;
   const auto sink = run.sink();
   const auto add_epochs = [&](std::size_t epochs, std::size_t count) {

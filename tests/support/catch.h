@@ -1,8 +1,7 @@
 #pragma once
 
 // Includes the installed Catch2, version 2 or 3, and standard headers that most tests need.
-// LibTorch also defines CHECK: tests that use LibTorch include it first, and Catch2's definition
-// wins here.
+// LibTorch also defines CHECK: include LibTorch's headers first, so that Catch2's definition wins.
 
 #include <algorithm>
 #include <array>
@@ -35,7 +34,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <catch2/matchers/catch_matchers_vector.hpp>
 
-using Catch::Approx;  // a global name in version 2
+using Catch::Approx;  // global in version 2
 
 namespace mnist_train::testing {
 using Catch::Approx;
@@ -47,7 +46,7 @@ namespace mnist_train::testing {
 using Approx = Catch::Detail::Approx;
 }  // namespace mnist_train::testing
 
-// Version 3's names for version 2.
+// Defines version 3's names in version 2.
 namespace Catch {
 
 using Detail::Approx;

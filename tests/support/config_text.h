@@ -10,12 +10,12 @@
 
 namespace mnist_train::settings {
 
-/// Reads a config file's text; relative paths in it start at "/base folder".
+/// Parses the text of a config file; relative paths are resolved against "/base folder".
 inline RunConfig read(const std::string& text) {
   return parse_run_config({"f", text, "/base folder"});
 }
 
-/// Returns the lines of the error about a config file's text; none if it is valid.
+/// Returns the lines of the error message for a config file's text; none if it is valid.
 inline std::vector<std::string> lines_for(const std::string& text) {
   const auto failure = testing::error_of([&] { read(text); });
   if (!failure.message.empty()) CHECK(failure.code == ExitCode::kConfig);

@@ -10,7 +10,7 @@
 
 namespace mnist_train {
 
-/// Counts the operations that computed a tensor and whose name contains `name`.
+/// Counts the nodes of a tensor's autograd graph whose names contain `name`.
 inline std::int64_t count_operations(const at::Tensor& computed, const std::string& name) {
   std::set<const torch::autograd::Node*> seen;
   std::vector<const torch::autograd::Node*> left{computed.grad_fn().get()};

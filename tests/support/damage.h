@@ -12,8 +12,8 @@
 
 namespace mnist_train::testing {
 
-/// Flips one bit of a file in place. Rewriting the file would take minutes for thousands of bits,
-/// because file systems flush files that are truncated and rewritten.
+/// Flips one bit of a file in place. Rewriting the file for each of thousands of bits would take
+/// minutes, because file systems flush a file that is truncated and rewritten.
 inline void flip_bit(const std::filesystem::path& path, std::size_t byte, unsigned bit) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(byte));
@@ -25,8 +25,8 @@ inline void flip_bit(const std::filesystem::path& path, std::size_t byte, unsign
 
 inline const std::vector<unsigned> kAllBits{0, 1, 2, 3, 4, 5, 6, 7};
 
-/// For each of these bits of the first `bytes` bytes, calls `check` while only this bit of the file
-/// is flipped.
+/// Calls `check` once for each of `bits` in each of the first `bytes` bytes, with only that bit of
+/// the file flipped.
 template <class Check>
 void for_each_flipped_bit(const std::filesystem::path& path, const std::vector<unsigned>& bits,
                           const Check& check, std::size_t bytes = SIZE_MAX) {

@@ -7,7 +7,7 @@
 
 namespace mnist_train::testing {
 
-/// The error that an action threw; `message` is empty if it threw nothing.
+/// An Error that an action threw; `message` is empty if it threw nothing.
 struct Failure {
   ExitCode code = ExitCode::kDone;
   std::string message;
@@ -18,7 +18,7 @@ struct Failure {
   }
 };
 
-/// Runs an action and returns the Error that it throws; other exceptions propagate.
+/// Runs an action and returns the Error it throws; other exceptions propagate.
 template <typename Action>
 Failure error_of(const Action& action) {
   try {
@@ -55,7 +55,7 @@ class IsError : public Catch::Matchers::MatcherBase<Failure> {
 
 }  // namespace mnist_train::testing
 
-/// Checks that an expression throws an Error with this exit code whose message contains all of the
+/// Checks that an expression throws an Error with this exit code and a message that contains all
 /// parts: CHECK_ERROR(open(path), ExitCode::kData, path.string(), "truncated").
 #define CHECK_ERROR(expression, ...)                                        \
   CHECK_THAT(::mnist_train::testing::error_of([&] { (void)(expression); }), \

@@ -5,7 +5,7 @@
 
 namespace mnist_train::testing {
 
-/// Prevents files of this process from growing beyond `bytes`, which emulates a full disk.
+/// Prevents this process from growing files beyond `bytes`, which emulates a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : old_handler_(::signal(SIGXFSZ, SIG_IGN)) {

@@ -9,9 +9,9 @@
 
 namespace mnist_train::testing {
 
-/// Returns whether a case that needs a GPU can run; if not, prints that, which counts as skipped.
-/// If the driver shows a GPU and this build has the CUDA module, not being able to use them is a
-/// failure, not a reason to skip.
+/// Returns whether a test case that needs a GPU can run. If not, prints a line that makes ctest
+/// report the test as skipped. If the driver shows a GPU and this build has the CUDA module, a GPU
+/// that cannot be used is a failure, not a reason to skip.
 inline bool have_gpu() {
   if (launch::visible_gpus() == 0) {
     std::cout << "no CUDA device: the driver shows none\n";

@@ -14,7 +14,7 @@ std::string idx_header(const std::vector<std::uint32_t>& shape);
 /// Returns `count` pseudorandom bytes, which depend on `salt`.
 std::string noise(std::size_t count, std::uint64_t salt = 0);
 
-/// Returns one gzip member.
+/// Returns `text` compressed as one gzip member.
 std::string gzip(std::string_view text);
 
 /// Four IDX files of random images and labels below `classes`.

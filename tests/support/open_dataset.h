@@ -10,7 +10,8 @@
 
 namespace mnist_train::data {
 
-/// Returns options with a format and the locations of the training and, if given, the test set.
+/// Returns data options with a format and the locations of the training set and, if given, the test
+/// set.
 inline settings::DataOptions data_at(settings::DataFormat format,
                                      const std::filesystem::path& train,
                                      const std::filesystem::path& test = {}) {
@@ -22,7 +23,7 @@ inline settings::DataOptions data_at(settings::DataFormat format,
   return options;
 }
 
-/// Reads a data set into memory, or opens it for streaming if the options say so.
+/// Reads a data set into memory, or opens it for streaming, depending on the options.
 inline Dataset open_dataset(const settings::DataOptions& options, Splits splits = Splits::kBoth) {
   DatasetReader reader(options, splits);
   return options.decode == settings::Decode::kOnce ? reader.read() : reader.stream();

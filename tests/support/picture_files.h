@@ -17,7 +17,7 @@ inline imaging::Image picture(std::int64_t height, std::int64_t width, std::int6
   return image;
 }
 
-/// Returns the same picture as a PNG file.
+/// Returns the same picture, encoded as PNG.
 inline std::string png(std::int64_t height, std::int64_t width, std::int64_t channels = 1,
                        std::uint64_t salt = 1) {
   return imaging::encode_png(picture(height, width, channels, salt));

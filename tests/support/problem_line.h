@@ -7,7 +7,7 @@
 
 namespace mnist_train::strict_json {
 
-/// Returns the problem's line in an error message.
+/// Returns the line that describes a problem in an error message.
 inline std::string line_of(const strict_json::Problem& problem) {
   return testing::error_of([&] { strict_json::throw_if_any({problem}); }).message;
 }

@@ -17,8 +17,8 @@
 
 namespace mnist_train::testing {
 
-/// Returns the options of rank `rank` of `world_size` on this machine; rank 0 takes over the
-/// listening socket.
+/// Returns the rendezvous options of rank `rank` of `world_size` on this machine; rank 0 takes over
+/// the listening socket.
 inline comm::RendezvousOptions rendezvous_of(int rank, int world_size, int port, int listen_fd,
                                              double timeout_s) {
   comm::RendezvousOptions rendezvous;
@@ -34,10 +34,10 @@ inline comm::RendezvousOptions rendezvous_of(int rank, int world_size, int port,
 }
 
 /// Runs `run` for every rank, each on its own thread, and throws the error of the first failed
-/// rank; a rank's own failure precedes those of its victims. Put assertions after the call: they do
-/// not support threads.
+/// rank; a PeerError, caused by another rank's failure, is thrown only if there is no other error.
+/// Put assertions after the call: Catch2's are not thread-safe.
 inline void on_ranks(int world_size, const std::function<void(int rank)>& run) {
-  // c10d has one flight recorder per process, which does not support several ranks.
+  // c10d's flight recorder is global and does not support several ranks in a process.
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
@@ -64,13 +64,13 @@ inline void on_ranks(int world_size, const std::function<void(int rank)>& run) {
   if (victim) std::rethrow_exception(victim);
 }
 
-/// The same, with ranks connected over Gloo; a single rank has no process group.
+/// Like `on_ranks`, with ranks connected over Gloo; a single rank has no process group.
 inline void on_connected_ranks(int world_size,
                                const std::function<void(comm::Communicator& communicator)>& run,
                                double timeout_s = 30) {
   launch::ListenSocket listener = launch::listen_on_loopback();
   const int listen_fd = listener.fd.release();  // the store closes it
-  // They live until all ranks are done, because rank 0 serves the store.
+  // Communicators live until all ranks are done, because rank 0 serves the store.
   std::vector<std::unique_ptr<comm::Communicator>> communicators(
       static_cast<std::size_t>(world_size));
   on_ranks(world_size, [&](int rank) {
@@ -82,7 +82,7 @@ inline void on_connected_ranks(int world_size,
   });
 }
 
-/// The same; returns the results of `run` by rank.
+/// Like `on_connected_ranks`; returns the results of `run` by rank.
 template <class Run>
 auto results_of_ranks(int world_size, const Run& run) {
   std::vector<std::invoke_result_t<Run, comm::Communicator&>> results(

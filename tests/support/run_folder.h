@@ -10,8 +10,7 @@
 
 namespace mnist_train::testing {
 
-/// The content of a run folder, as far as a page uses it: `epochs` epochs with `steps` records
-/// each.
+/// The content of a fake run folder that a report needs: `epochs` epochs with `steps` records each.
 struct FakeRun {
   int epochs = 3;
   int steps = 5;
@@ -43,7 +42,7 @@ inline std::string fake_metrics(const FakeRun& run) {
   return text;
 }
 
-/// Every fourth prediction is wrong; the most confident ones come first.
+/// Every fourth prediction is wrong; the most confident mistakes come first.
 inline std::string fake_mistakes(const FakeRun& run) {
   std::string text;
   for (int i = run.predictions - 1; i >= 0; --i) {

@@ -6,7 +6,7 @@
 
 namespace mnist_train::testing {
 
-/// Sets an environment variable, or removes it if `value` is null, and restores it at the end.
+/// Sets an environment variable, or unsets it if `value` is null; the destructor restores it.
 class ScopedEnvironment {
  public:
   ScopedEnvironment(std::string name, const char* value) : name_(std::move(name)) {

@@ -8,7 +8,7 @@
 
 namespace mnist_train::testing {
 
-/// Sets up logging, and finally restores the previous logger.
+/// Sets up logging; the destructor restores the previous logger.
 class ScopedLogging {
  public:
   explicit ScopedLogging(const LogSetup& setup) : before_(spdlog::default_logger()) {
@@ -22,7 +22,7 @@ class ScopedLogging {
   std::shared_ptr<spdlog::logger> before_;
 };
 
-/// Suppresses log output, which other tests check.
+/// Suppresses log output in tests that do not check it.
 class SilentLog : public ScopedLogging {
  public:
   SilentLog() : ScopedLogging(no_console()) {}

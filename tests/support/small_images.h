@@ -19,7 +19,7 @@ struct SmallImages {
   std::uint64_t salt = 1;
 };
 
-/// Returns in-memory images of noise, with pseudorandom labels.
+/// Returns in-memory noise images with pseudorandom labels.
 inline data::ImageSet small_images(const SmallImages& wanted = {}) {
   struct Memory {
     std::string images;

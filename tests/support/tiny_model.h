@@ -14,8 +14,8 @@
 
 namespace mnist_train::testing {
 
-/// A model with few weights for images [1,16,16], with every kind of tensor in a state_dict:
-/// convolution, vector, matrix and, with batch norm, buffers, one of them an integer.
+/// A model with few weights for images [1,16,16] and every kind of tensor in its state_dict:
+/// convolution, vector, matrix and, with batch norm, buffers, one of which is an integer.
 class TinyModel : public models::Model {
  public:
   explicit TinyModel(bool with_batch_norm)

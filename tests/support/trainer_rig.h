@@ -20,7 +20,7 @@ inline const comm::Communicator& one_rank() {
   return communicator;
 }
 
-/// Options that make a small model learn noise: uneven batches, momentum.
+/// Options for training a small model on noise, with uneven batches and momentum.
 inline settings::TrainOptions small_run() {
   settings::TrainOptions options;
   options.epochs = 3;
@@ -31,7 +31,7 @@ inline settings::TrainOptions small_run() {
   return options;
 }
 
-/// Returns the sums of the epoch so far.
+/// Synchronizes, and returns the sums of the epoch so far.
 inline const train::StepSums& synced_sums(train::Trainer& trainer) {
   trainer.synchronize();
   return trainer.progress().epoch_sums;
@@ -66,7 +66,7 @@ class TrainerRig {
   TrainerRig(const TrainerRig&) = delete;  // the trainer refers to the images
   TrainerRig& operator=(const TrainerRig&) = delete;
 
-  /// Trains like a run, with invented evaluation results, until `step` or the end of the run.
+  /// Trains like a run, with made-up evaluation results, until `step` or the end of the run.
   void run_to(std::int64_t step) {
     while (!trainer.run_done()) {
       trainer.begin_epoch();

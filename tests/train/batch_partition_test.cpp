@@ -15,7 +15,7 @@ using settings::MixupScope;
 using settings::Split;
 using namespace testing;
 
-/// A model whose forward pass takes a fixed time per sample, even on a busy machine.
+/// A model whose forward pass sleeps for a fixed time per training sample.
 class SlowModel : public TinyModel {
  public:
   explicit SlowModel(std::chrono::microseconds a_sample)
@@ -37,7 +37,7 @@ std::vector<std::int64_t> shard_sizes(const BatchPartition& partition, data::Ran
   return sizes;
 }
 
-/// Returns the sizes of a batch's shards after `steps` steps, if the ranks work at `speeds`, in
+/// Returns the sizes of a batch's shards after `steps` steps of ranks that train at `speeds`, in
 /// samples per second.
 std::vector<std::int64_t> learned(const std::vector<double>& speeds, double overhead_s,
                                   std::int64_t batch, int steps) {
@@ -58,13 +58,14 @@ std::vector<std::int64_t> learned(const std::vector<double>& speeds, double over
   });
 }
 
-TEST_CASE("shares are proportional to the ranks' speeds, and even until those are known") {
+TEST_CASE("shards are even until the ranks' speeds are known, then proportional to them") {
   using Sizes = std::vector<std::int64_t>;
   CHECK(learned({1000, 500}, 0, 120, 3) == Sizes{60, 60});
   CHECK(learned({1000, 500}, 0, 120, 10) == Sizes{80, 40});
   CHECK(learned({1000, 500, 1000}, 0, 100, 100) == Sizes{40, 20, 40});
   CHECK(learned({1000, 990}, 0, 120, 100) == Sizes{60, 60});  // too similar to adapt
-  // With a fixed cost of 20 ms the times are equal at 20 ms + 86 / 1000 and 20 ms + 34 / 400.
+  // With a fixed cost of 20 ms, both ranks take equally long with 86 and 34 samples: 86 / 1000 s =
+  // 34 / 400 s.
   const Sizes with_overhead = learned({1000, 400}, 0.02, 120, 400);
   CHECK(with_overhead[0] + with_overhead[1] == 120);
   CHECK(std::abs(with_overhead[0] - 86) <= 4);
@@ -74,14 +75,14 @@ TEST_CASE("a very slow rank keeps one sample, so that its speed can be measured"
   CHECK(learned({1e6, 1}, 0, 50, 200) == std::vector<std::int64_t>{49, 1});
 }
 
-TEST_CASE("a fixed number of shards does not depend on the ranks, which get consecutive shards") {
+TEST_CASE("fixed shards do not depend on the number of ranks; each rank gets consecutive ones") {
   const std::vector<std::vector<data::Range>> own{
       {{0, 4}}, {{0, 2}, {2, 4}}, {{0, 2}, {2, 3}, {3, 4}}};
   for (std::size_t ranks = 1; ranks <= own.size(); ++ranks) {
     const auto dealt = results_of_ranks(static_cast<int>(ranks), [](comm::Communicator&
                                                                         communicator) {
       const auto partition = make_batch_partition({Split::kEven, {}, 4}, communicator, at::kCPU);
-      std::int64_t ends = partition->statistics();  // no statistics
+      std::int64_t ends = partition->statistics();  // must be 0
       for (std::int64_t number = 0; number < partition->shards(); ++number) {
         ends = 100 * ends + partition->shard({10, 20}, number).end;
       }
@@ -90,12 +91,12 @@ TEST_CASE("a fixed number of shards does not depend on the ranks, which get cons
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       CHECK(dealt[rank].first.begin == own[ranks - 1][rank].begin);
       CHECK(dealt[rank].first.end == own[ranks - 1][rank].end);
-      CHECK(dealt[rank].second == 13161820);  // 3, 3, 2 and 2 samples
+      CHECK(dealt[rank].second == 13161820);  // shards of 3, 3, 2 and 2 samples
     }
   }
 }
 
-TEST_CASE("a slow and a fast rank train the same weights as an even split, but faster") {
+TEST_CASE("a throughput split speeds up unequal ranks and trains the same weights") {
   settings::TrainOptions options = small_run();
   options.deterministic = false;
   options.epochs = 1;
@@ -112,7 +113,7 @@ TEST_CASE("a slow and a fast rank train the same weights as an even split, but f
   const auto train = [&](Split split) {
     settings::DataOptions data;
     data.split = split;
-    std::vector<std::shared_ptr<SlowModel>> models;  // not concurrently: the generator is shared
+    std::vector<std::shared_ptr<SlowModel>> models;  // made here because threads share a generator
     for (const std::int64_t a_sample_us : {400, 800}) {
       torch::manual_seed(static_cast<std::uint64_t>(options.seed));
       models.push_back(std::make_shared<SlowModel>(std::chrono::microseconds(a_sample_us)));
@@ -132,22 +133,23 @@ TEST_CASE("a slow and a fast rank train the same weights as an even split, but f
     CHECK(at::allclose(outcome.weights, alone.weights(), 1e-4, 1e-6));
     CHECK(outcome.weights.equal(measured[0].weights));
     CHECK(outcome.sizes == measured[0].sizes);
-    CHECK(outcome.sizes[0] > 580);  // two thirds
+    CHECK(outcome.sizes[0] > 580);  // ideally two thirds
     CHECK(outcome.sizes[0] < 750);
-    CHECK(outcome.seconds < 0.95 * even[0].seconds);  // 8/12 without the first steps
+    CHECK(outcome.seconds < 0.95 * even[0].seconds);  // ideally 8/12, except for the first steps
   }
 }
 
 constexpr std::int64_t kSamples = 50;
 const std::vector<float> kWeights{0.5F, 3, 1, 0.25F, 2, 1, 0, 8, 1, 0.125F};
 
-/// Factors of two epochs' steps of two batches each, and expected ones from the batches' labels.
+/// Factors of the steps of two epochs, with two batches per step; the expected ones are computed
+/// from the batches' labels.
 struct Factors {
   std::vector<double> computed;
   std::vector<double> expected;
 };
 
-/// Gathers batches on three ranks, like in a run; returns rank 0's factors.
+/// Gathers batches on three ranks, as in a run; returns rank 0's factors.
 Factors factors_of(const PartitionOptions& options, const settings::AugmentList& list) {
   Factors factors;
   on_connected_ranks(3, [&](comm::Communicator& communicator) {
@@ -203,7 +205,7 @@ Factors factors_of(const PartitionOptions& options, const settings::AugmentList&
   return factors;
 }
 
-TEST_CASE("each rank computes the class weights' sum over all ranks' samples, even with mixup") {
+TEST_CASE("each rank sums the class weights over all ranks' samples, even with mixup") {
   const settings::AugmentationOptions flip = settings::HorizontalFlipOptions{};
   const std::vector<settings::AugmentList> lists{
       {},
@@ -227,7 +229,7 @@ TEST_CASE("each rank computes the class weights' sum over all ranks' samples, ev
   }
 }
 
-TEST_CASE("steps whose class weights are all 0 have the factor 0") {
+TEST_CASE("a step in which all class weights are 0 has the factor 0") {
   const auto images = loader::make_batch_source(small_images({.count = kSamples}), {}, at::kCPU);
   ClassWeights weights(std::vector<float>(10, 0.0F), *images);
   const BatchPartition partition({0, 1}, 0);

@@ -14,7 +14,7 @@ std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
   return result;
 }
 
-/// Returns whether strides are channels_last for a convolution, or contiguous for other tensors.
+/// Returns whether a tensor is contiguous, in channels_last order if it has four dimensions.
 bool is_dense(const at::Tensor& tensor) {
   if (tensor.dim() != 4) return tensor.is_contiguous();
   const std::int64_t in = tensor.size(1);
@@ -35,7 +35,7 @@ TEST_CASE("parameters keep their values and become views of one buffer") {
     CHECK(after[i].storage().is_alias_of(flat.values().storage()));
     CHECK(after[i].requires_grad());
     CHECK(after[i].is_leaf());
-    CHECK(after[i].storage_offset() % 8 == 0);  // 16 bytes of bf16
+    CHECK(after[i].storage_offset() % 8 == 0);  // 16-byte aligned in bf16
     nonzero += before[i].count_nonzero().item<std::int64_t>();
     elements += (before[i].numel() + 7) / 8 * 8;
   }
@@ -50,7 +50,7 @@ TEST_CASE("parameters keep their values and become views of one buffer") {
   CHECK(buffer.flat.storage().is_alias_of(flat.statistics().storage()));
 }
 
-TEST_CASE("parameters, gradients and momentum have the same strides, convolutions channels_last") {
+TEST_CASE("parameters, gradients and momentum have equal strides, channels_last for convolutions") {
   const auto model = models::make_model({}, {}, 1);  // conv1 has one input channel
   FlatParameters flat(*model, kStatistics);
   const at::Tensor momentum = at::empty_like(flat.values());
@@ -66,7 +66,7 @@ TEST_CASE("parameters, gradients and momentum have the same strides, convolution
   }
 }
 
-TEST_CASE("gradients replace those of the previous step and accumulate within a step") {
+TEST_CASE("gradients replace the previous step's gradients and accumulate within a step") {
   const auto model = models::make_model({}, {}, 1);
   const auto reference = models::make_model({}, {}, 1);
   FlatParameters flat(*model, kStatistics);

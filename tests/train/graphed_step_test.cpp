@@ -18,7 +18,7 @@ struct Calls {
   int replays = 0;
 };
 
-/// A mock graph: a replay runs the captured work again, without new arguments.
+/// A mock graph whose replay runs the captured work again, without new arguments.
 class RepeatingGraph : public accelerator::DeviceGraph {
  public:
   explicit RepeatingGraph(Calls& calls) : calls_(calls) {}
@@ -37,7 +37,7 @@ class RepeatingGraph : public accelerator::DeviceGraph {
   std::function<void()> work_;
 };
 
-/// Returns a factory of mock graphs, which counts their calls.
+/// Returns a factory of mock graphs that count their calls.
 accelerator::GraphFactory repeating(Calls& calls) {
   return [&calls] { return std::make_unique<RepeatingGraph>(calls); };
 }
@@ -46,7 +46,7 @@ const SmallImages kImages{.count = 50};
 const settings::AugmentList kCropAndMix{settings::RandomCropOptions{std::nullopt, 2},
                                         settings::MixupOptions{0.5, std::nullopt, {}}};
 
-/// Ten epochs of 20, 20 and 10 samples.
+/// Ten epochs, each with batches of 20, 20 and 10 samples.
 TrainOptions long_run() {
   TrainOptions options = small_run();
   options.epochs = 10;
@@ -75,14 +75,14 @@ void check_same_training(const TrainOptions& options, const settings::AugmentLis
     CHECK(graphed.trainer.ema()->values().equal(eager.trainer.ema()->values()));
   }
   CHECK(calls.captures == 1);
-  CHECK(calls.replays == 17);  // 20 full batches, of which the first three are eager
+  CHECK(calls.replays == 17);  // 20 full batches; the first three are eager
 }
 
 TEST_CASE("a captured step of several shards trains like an eager one") {
   TrainOptions options = long_run();
   options.shards = 3;
   check_same_training(options, {});
-  // Global mixup loads samples for each step.
+  // Global mixup also gathers samples of the next shard.
   check_same_training(options, {settings::MixupOptions{0.4, {}, settings::MixupScope::kGlobal}});
 }
 
@@ -100,7 +100,7 @@ TEST_CASE("a captured step trains like an eager one, even if rates change betwee
   check_same_training(options, kCropAndMix);
 }
 
-TEST_CASE("a captured step divides by the class weights of its own samples") {
+TEST_CASE("a captured step divides by the sum of its own samples' class weights") {
   TrainOptions options = long_run();
   const std::vector<float> weights{0.5F, 3, 1, 0.25F, 2, 1, 0, 8, 1, 0.125F};
   check_same_training(options, {}, weights);
@@ -109,7 +109,7 @@ TEST_CASE("a captured step divides by the class weights of its own samples") {
   check_same_training(options, {settings::MixupOptions{0.5, std::nullopt, {}}}, weights);
 }
 
-/// A rank's step with all its parts, and images for 20 samples per step.
+/// One rank's step and everything it needs, with 20 samples per step.
 struct Parts {
   Parts(const TrainOptions& run_options, const settings::AugmentList& augment)
       : options(run_options), images(make_images(augment)) {
@@ -125,7 +125,7 @@ struct Parts {
                                      std::move(augmenter));
   }
 
-  /// Returns step `number` of the epoch, with its own rates.
+  /// Returns step `number` of the epoch; each step has different rates.
   PlannedStep plan(std::int64_t number) const {
     const data::Range shard{20 * number, std::min<std::int64_t>(20 * (number + 1), 20 * 50)};
     if (shard.begin >= shard.end) return {0, {}, {0}, {0, 1}, {}};
@@ -144,7 +144,8 @@ struct Parts {
     log.append(log.scalars().unsqueeze(0));
   }
 
-  /// Takes one step, or up to `most` steps of `plan_ahead` in a replay. Returns their number.
+  /// Takes one step eagerly, or replays up to `most` steps of `plan_ahead`. Returns the number of
+  /// steps.
   template <class Plan>
   std::int64_t take(GraphedStep& graphed, const Plan& plan_ahead, std::int64_t most) {
     std::vector<PlannedStep> planned{plan_ahead(0)};
@@ -179,7 +180,7 @@ struct Parts {
   Step step{options, *model, parameters, *partition, *averager, optimizer, log};
 };
 
-TEST_CASE("only steps split like the captured one are replayed; other sizes warm up again") {
+TEST_CASE("only steps with the captured shard sizes are replayed; other sizes warm up again") {
   Parts parts(long_run(), {});
   Calls calls;
   GraphedStep graphed(parts.step, *parts.images, 20, repeating(calls));
@@ -193,7 +194,7 @@ TEST_CASE("only steps split like the captured one are replayed; other sizes warm
   for (int i = 0; i < 2; ++i) CHECK(run({10, 10}) == 0);
   for (int i = 0; i < 3; ++i) CHECK(run({12, 8}) == 0);
   CHECK(run({12, 8}) == 1);
-  CHECK(run({10, 10}) == 1);  // also full, but split differently
+  CHECK(run({10, 10}) == 1);  // also 20 samples, but split differently
   CHECK(run({20, 0}) == 1);
   CHECK(run({12, 7}) == 1);
   CHECK(run({12, 8}) == 2);
@@ -211,7 +212,7 @@ void check_many_at_once(const TrainOptions& options, const settings::AugmentList
   GraphedStep graphed(many.step, *many.images, 20, repeating(calls));
   std::vector<std::int64_t> taken;
   for (std::int64_t number = 0; number < kSteps; number += taken.back()) {
-    const std::int64_t most = number == 19 ? 5 : kSteps;  // like before a checkpoint
+    const std::int64_t most = number == 19 ? 5 : kSteps;  // as before a checkpoint
     const auto plan = [&](std::int64_t ahead) { return many.plan(number + ahead); };
     taken.push_back(many.take(graphed, plan, most));
   }
@@ -251,7 +252,7 @@ TEST_CASE("a replayed step costs the host less than 10 microseconds") {
   Parts parts(long_run(), {});
   GraphedStep graphed(parts.step, *parts.images, 20, [] { return std::make_unique<IdleGraph>(); });
   std::int64_t number = 0;
-  // Two replays of sixteen steps, then the order starts again.
+  // Two replays of sixteen steps, after which the plan starts over.
   const auto plan = [&](std::int64_t ahead) { return parts.plan((number + ahead) % 32); };
   for (; number < 3; ++number) parts.take(graphed, plan, 1);
   number = 32;
@@ -280,7 +281,7 @@ TEST_CASE("a captured step reports a stop request only if it was made for that s
   CHECK(requests == std::vector<double>{0, 1, 0});
 }
 
-TEST_CASE("steps that cannot be captured are eager, or an error if cuda_graphs is on") {
+TEST_CASE("steps that cannot be captured run eagerly, or are an error if cuda_graphs is on") {
   Calls calls;
   const auto obstacle_of = [&](TrainOptions options, const comm::Communicator& communicator,
                                settings::Split split = settings::Split::kEven) {
@@ -308,8 +309,8 @@ TEST_CASE("steps that cannot be captured are eager, or an error if cuda_graphs i
   CHECK_THAT(error_of([&] { TrainerRig rig(insisting); }).message, ContainsSubstring("CPUs"));
 }
 
-/// Compares losses of graph and eager steps on the GPU, in epochs of 16, 16 and 8 samples: 40
-/// steps, but 10 of ResNet, which amplifies rounding errors.
+/// Compares the losses of graph and eager steps on the GPU, in epochs of 16, 16 and 8 samples, for
+/// 40 steps; only 10 for ResNet, which amplifies rounding errors.
 void check_on_gpu(const TrainOptions& options, settings::ModelName name, bool bf16) {
   const SmallImages images{.count = 40, .height = 28, .width = 28};
   const auto make = [&](accelerator::GraphFactory make_graph) {

@@ -62,7 +62,7 @@ std::unique_ptr<torch::optim::Optimizer> libtorch_optimizer(const TrainOptions& 
                                                       .weight_decay(options.weight_decay));
 }
 
-/// Returns gradients that differ between steps and have both signs.
+/// Returns gradients of both signs that differ between steps.
 at::Tensor gradients_of(int step, std::int64_t count) {
   return at::arange(count, at::kFloat).mul(0.7).add(step).sin();
 }
@@ -87,7 +87,7 @@ TEST_CASE("every optimizer matches LibTorch's in fp64, for every setting") {
     expected.set_requires_grad(true);
     const auto reference = libtorch_optimizer(options, expected);
     for (int step = 0; step < 30; ++step) {
-      const double learning_rate = (is_sgd ? 0.1 : 0.01) / (1 + step);  // changes between steps
+      const double learning_rate = (is_sgd ? 0.1 : 0.01) / (1 + step);  // differs between steps
       take_step(parameters, optimizer, step, learning_rate);
       expected.mutable_grad() = parameters.gradients().to(at::kDouble);
       reference->param_groups()[0].options().set_lr(learning_rate);
@@ -100,7 +100,7 @@ TEST_CASE("every optimizer matches LibTorch's in fp64, for every setting") {
   }
 }
 
-TEST_CASE("an optimizer resumes bit-identically from its state, which has PyTorch's names") {
+TEST_CASE("an optimizer resumes bit-identically from its state, named as in PyTorch") {
   struct Case {
     TrainOptions options;
     std::vector<std::string> names;
@@ -135,7 +135,7 @@ TEST_CASE("an optimizer resumes bit-identically from its state, which has PyTorc
   }
 }
 
-/// Returns gradients whose first `bf16` elements are bf16, and the others fp32.
+/// Returns gradients of which the first `bf16` elements are bf16 and the rest fp32.
 comm::GradientRow row(const at::Tensor& gradients, std::int64_t bf16) {
   const std::int64_t rest = gradients.numel() - bf16;
   return {bf16 == 0 ? at::Tensor() : gradients.narrow(0, 0, bf16).to(at::kBFloat16),
@@ -193,7 +193,7 @@ void take_step_by_libtorch(UpdateSubject& subject, const comm::DeferredSum& sum)
   subject.bf16_copy.copy_(update.values.narrow(0, 0, subject.bf16_copy.numel()));
 }
 
-TEST_CASE("the fused update matches a step of LibTorch's operations") {
+TEST_CASE("the fused update matches a step composed of LibTorch's operations") {
   const at::NoGradGuard no_grad;
   const TrainOptions options = GENERATE(
       sgd(0, false, 0), sgd(0.9, false, 0.01), sgd(0.9, true, 0.05), adam(OptimizerName::kAdam, 0),
@@ -240,7 +240,7 @@ TEST_CASE("the fused update is bit-identical with any number of threads") {
   CHECK(results[0].equal(results[1]));
 }
 
-TEST_CASE("the bf16 copy is rounded like in LibTorch, including infinity and NaN") {
+TEST_CASE("the bf16 copy is rounded as by LibTorch, including infinity and NaN") {
   const at::NoGradGuard no_grad;
   kernels::WeightUpdate update;
   update.values =
@@ -274,7 +274,8 @@ TEST_CASE("every optimizer detects a gradient that is not finite") {
                adam(OptimizerName::kAdamW, 0.1));
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const float broken : {kInfinity, -kInfinity, std::nanf("")}) {
-    for (const std::int64_t at : {0, 1025, 1600}) {  // in bf16, in a vector, after the last vector
+    for (const std::int64_t at :
+         {0, 1025, 1600}) {  // a bf16 gradient; fp32 ones in a vector and after the last
       for (const std::size_t rows : {1, 2, 3}) {
         CAPTURE(broken, at, rows);
         CHECK_FALSE(is_finite_with(options, rows, /*bf16=*/1300, at, broken));
@@ -283,17 +284,17 @@ TEST_CASE("every optimizer detects a gradient that is not finite") {
   }
 }
 
-TEST_CASE("the EMA decay warms up by TensorFlow's rule from the first step on") {
+TEST_CASE("the EMA decay warms up from the first step, by TensorFlow's rule") {
   CHECK(average_weight(0.9999, 1) == Approx(1 - 2.0 / 11));
-  CHECK(average_weight(0.9999, 1407) == Approx(1 - 1408.0 / 1417));  // three epochs of MNIST
+  CHECK(average_weight(0.9999, 1407) == Approx(1 - 1408.0 / 1417));  // after three epochs of MNIST
   CHECK(average_weight(0.99, 889) > 0.01);
   CHECK(average_weight(0.99, 890) == Approx(0.01));
   CHECK(average_weight(0.99, 1'000'000) == Approx(0.01));
-  CHECK(average_weight(0.1, 1) == Approx(0.9));  // already below the warm-up's first value
+  CHECK(average_weight(0.1, 1) == Approx(0.9));  // 0.1 is already below the warm-up's first value
   CHECK(average_weight(0, 1) == 1);
 }
 
-TEST_CASE("a trainer updates the EMA model after every optimizer step, from the initial weights") {
+TEST_CASE("the EMA starts at the initial weights and is updated after every optimizer step") {
   TrainOptions options = small_run();
   options.ema = {0.4};
   options.gradient_accumulation_steps = GENERATE(1, 2);
@@ -343,7 +344,7 @@ TEST_CASE("in bf16 the EMA model averages the fp32 weights, in the model's layou
   }
 }
 
-/// Leaves gradients unchanged, and owns a slice of the weights.
+/// An averager that leaves gradients unchanged and owns a slice of the weights.
 class PartialAverager : public comm::GradientAverager {
  public:
   PartialAverager(comm::GradientBuffer buffer, comm::Slice slice)
@@ -382,7 +383,7 @@ at::Tensor pattern(const at::Tensor& like) {
   return at::arange(like.numel(), at::kFloat).mul(0.7).sin().abs().mul(0.01);
 }
 
-/// Takes a step with optimizer state like after earlier steps.
+/// Takes a step with optimizer state as if after earlier steps.
 Outcome outcome_of(const KernelCase& tried, const loader::Batch& batch) {
   settings::TrainOptions options;
   options.optimizer = tried.optimizer;
@@ -440,7 +441,7 @@ void check(const KernelCase& tried) {
   CHECK(own.bf16_values.equal(own.tensors.front().second.narrow(0, 0, copied).to(at::kBFloat16)));
 }
 
-TEST_CASE("a step with the weight update kernel matches LibTorch's operations") {
+TEST_CASE("a step with the weight update kernel matches one composed of LibTorch's operations") {
   const std::int64_t all = FlatParameters(*model_in(false), 0).values().numel();
   const auto optimizer = GENERATE(OptimizerName::kSgd, OptimizerName::kAdam, OptimizerName::kAdamW);
   for (const comm::Slice slice :

@@ -23,7 +23,7 @@ Schedule schedule_of(const settings::ScheduleOptions& options, std::int64_t step
   return {train, kStepsPerEpoch, {steps}};
 }
 
-/// The expected rate of a step.
+/// The expected learning rate at a step.
 struct Rate {
   std::int64_t step;
   double rate;
@@ -38,7 +38,7 @@ void check_rates(const settings::ScheduleOptions& options, const std::vector<Rat
   }
 }
 
-TEST_CASE("each schedule has its own curve, after a warm-up to its first rate") {
+TEST_CASE("each schedule follows its curve, after a warm-up to its first rate") {
   check_rates({}, {{0, 0.4}, {1, 0.4}, {99, 0.4}, {1000, 0.4}});
   check_rates({.name = ScheduleName::kStep, .step_epochs = 3, .gamma = 0.5},
               {{29, 0.4}, {30, 0.2}, {59, 0.2}, {60, 0.1}});
@@ -55,7 +55,7 @@ settings::ScheduleOptions one_cycle(double pct_start) {
   return {.name = ScheduleName::kOneCycle, .max_learning_rate = 0.5, .pct_start = pct_start};
 }
 
-TEST_CASE("one_cycle rises and falls by half a cosine wave each") {
+TEST_CASE("one_cycle rises along one half of a cosine wave and falls along another") {
   check_rates(one_cycle(0.31),  // the peak is step 30
               {{0, 0.02},
                {15, 0.26},
@@ -97,12 +97,12 @@ TEST_CASE("plateau lowers the rate after more than `patience` epochs without imp
   CHECK(plateau_rates(options, {1, 1, 1, 1}) == Rates{0.4, 0.4, 0.3, 0.3});
 }
 
-TEST_CASE("plateau skips drops of less than 1e-8") {
+TEST_CASE("plateau skips reductions of less than 1e-8") {
   const settings::ScheduleOptions options{.name = ScheduleName::kPlateau, .patience = 0};
   CHECK(plateau_rates(options, std::vector<double>(30, 1.0)).back() == Approx(4e-9));
 }
 
-TEST_CASE("plateau also lowers the rates of a warm-up") {
+TEST_CASE("plateau also lowers rates during a warm-up") {
   const Schedule schedule = schedule_of({.name = ScheduleName::kPlateau, .warmup_epochs = 2});
   CHECK(schedule.learning_rate(9) == Approx(0.2));
   CHECK(schedule.learning_rate(9, {.drops = 1}) == Approx(0.02));
@@ -142,7 +142,7 @@ TEST_CASE("with a constant batch size, the schedule's span is the same at every 
       CHECK(span.skipped_steps == 0);
     }
   }
-  // The cursor is after the last sample of an epoch that has not ended yet.
+  // The cursor is past the last sample of an epoch that has not ended yet.
   CHECK(schedule_span(ten_epochs(), progress_at(3, kSamplesOfEpoch, 40), kSamplesOfEpoch, 10)
             .skipped_steps == 0);
 }
@@ -151,7 +151,7 @@ TEST_CASE("a run resumed with another batch size ends after the remaining steps"
   struct Case {
     std::int64_t samples_per_step, samples_into_epoch, step, steps_of_run;
   };
-  // 4 epochs are done in steps of 10 samples, and some steps of the fifth epoch.
+  // The run has finished 4 epochs and some steps of the fifth, with 10 samples per step.
   for (const auto& [size, into, step, steps] :
        std::vector<Case>{{20, 0, 40, 40 + 6 * 5},
                          {5, 0, 40, 40 + 6 * 19},
@@ -176,7 +176,7 @@ TEST_CASE("schedules of a run resumed with another batch size continue at the sa
     options.schedule.step_epochs = 3;
     options.schedule.max_learning_rate = 0.4;
     if (name != ScheduleName::kOneCycle) options.schedule.warmup_epochs = 1;
-    // Five epochs in steps of 5 samples, then steps of 19.
+    // Five epochs with 5 samples per step, then 19 samples per step.
     const auto progress = progress_at(5, 0, 95);
     const Schedule resumed(options, 5, schedule_span(options, progress, kSamplesOfEpoch, 19));
     const Schedule whole(options, 5, {50});

@@ -87,28 +87,29 @@ TEST_CASE("clipping, EMA and accumulation are bit-identical on any number of ran
   check_same_on_any_ranks(options);
 }
 
-TEST_CASE("mixup pairs samples by shard") {
+TEST_CASE("mixup pairs samples by shard, whatever the number of ranks") {
   for (const auto scope : {settings::MixupScope::kLocal, settings::MixupScope::kGlobal}) {
     settings::DataOptions data;
     data.augment.emplace_back(settings::MixupOptions{0.4, std::nullopt, scope});
     INFO("scope " << static_cast<int>(scope));
     check_same_on_any_ranks(with_shards(3), data);
     const ShardOutcome mixed = train_on(3, with_shards(3), data).front();
-    // With as many ranks as shards, the ranks exchange the same samples without fixed shards.
+    // With as many ranks as shards, ranks without fixed shards pair the same samples.
     CHECK(mixed.weights.equal(train_on(3, small_run(), data).front().weights));
     CHECK_FALSE(mixed == train_on(3, with_shards(3)).front());
   }
 }
 
-TEST_CASE("a different number of shards gives nearly the same weights, but not the same bits") {
+TEST_CASE("a different number of shards gives similar, but not bit-identical, weights") {
   const ShardOutcome three = train_on(1, with_shards(3)).front();
   const ShardOutcome four = train_on(1, with_shards(4)).front();
   CHECK_FALSE(three.weights.equal(four.weights));
   CHECK(at::allclose(three.weights, four.weights, 0.1, 0.05));
 }
 
-TEST_CASE("running statistics are updated with the mean of the shards' statistics") {
-  // After the first step, batch norm has not yet affected the weights; its momentum is 0.1.
+TEST_CASE("running statistics are updated once per step, with the mean of the shards' statistics") {
+  // After one step, the statistics do not depend on updated weights yet; batch norm's momentum is
+  // 0.1.
   TrainOptions options = with_shards(2);
   options.batch_size = 50;
   options.max_steps = 1;

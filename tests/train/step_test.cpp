@@ -22,7 +22,7 @@ settings::TrainOptions with_momentum() {
   return options;
 }
 
-/// One rank's step with all its parts.
+/// One rank's step and everything it needs.
 struct StepSubject {
   bool with_batch_norm = false;
   settings::TrainOptions options = with_momentum();
@@ -38,7 +38,7 @@ struct StepSubject {
               /*runs_ahead=*/false};
   std::unique_ptr<Step> step = make_step();
 
-  /// Makes the step again after options have changed.
+  /// Rebuilds the step after options have changed.
   std::unique_ptr<Step> make_step() {
     optimizer = std::make_unique<Optimizer>(options, parameters);
     return std::make_unique<Step>(options, *model, parameters, *partition, *averager, *optimizer,
@@ -65,7 +65,7 @@ Batch broken_batch() {
   return batch;
 }
 
-TEST_CASE("a step's sums are over its samples, before the update") {
+TEST_CASE("a step's sums are over its samples, with the weights before the update") {
   StepSubject subject;
   const Batch batch = batch_of(9);
   const auto expected = models::batch_loss(subject.model->forward(batch.images), {batch.labels});
@@ -77,7 +77,7 @@ TEST_CASE("a step's sums are over its samples, before the update") {
   CHECK(sums.stop_requests == 0);
 }
 
-TEST_CASE("steps' sums are kept until they are taken") {
+TEST_CASE("the sums of finished steps are kept until they are taken") {
   StepSubject subject;
   StepSums totals{100.5, 7, 30, 0};
   subject.log.synchronize(totals);
@@ -109,7 +109,7 @@ TEST_CASE("steps' sums are kept until they are taken") {
   CHECK(subject.log.take().empty());
 }
 
-/// An averager whose sums are complete before the update.
+/// An averager that completes its sums before the update instead of deferring them.
 class EarlyAverager : public comm::GradientAverager {
  public:
   using GradientAverager::GradientAverager;
@@ -127,7 +127,7 @@ void break_gradients(const StepSubject& subject, double factor) {
 
 TEST_CASE("a loss or gradient that is not finite leaves weights and momentum unchanged") {
   struct Case {
-    double factor;  // for one parameter's gradient; 0: the loss is not finite
+    double factor;  // multiplies one parameter's gradient; 0: the loss is not finite instead
     std::optional<double> max_norm;
     bool early;
   };
@@ -152,12 +152,12 @@ TEST_CASE("a loss or gradient that is not finite leaves weights and momentum unc
   CHECK(subject.parameters.values().equal(weights));
   CHECK(subject.momentum().equal(momentum));
   if (factor != 0) return;
-  subject.run({batch_of(4)}, 4);  // a valid batch trains again
+  subject.run({batch_of(4)}, 4);  // training continues with a valid batch
   CHECK_FALSE(subject.parameters.values().equal(weights));
   CHECK(subject.parameters.values().isfinite().all().item<bool>());
 }
 
-TEST_CASE("infinite gradients whose sum is deferred, and infinite weights, are detected") {
+TEST_CASE("infinite gradients in a deferred sum, and infinite weights, are detected") {
   const auto [factor, learning_rate] =
       GENERATE(table<double, double>({{kInfinity, kLearningRate}, {1e6, 1e38}}));
   StepSubject subject{.learning_rate = learning_rate};
@@ -167,7 +167,7 @@ TEST_CASE("infinite gradients whose sum is deferred, and infinite weights, are d
   CHECK(std::isnan(subject.last().stop_requests));
 }
 
-TEST_CASE("a rank without samples adds nothing and keeps its running statistics") {
+TEST_CASE("a rank without samples contributes nothing and keeps its running statistics") {
   StepSubject subject{.with_batch_norm = true};
   subject.model->train();
   const at::Tensor weights = subject.parameters.values().clone();
@@ -183,7 +183,7 @@ TEST_CASE("a rank without samples adds nothing and keeps its running statistics"
   for (std::size_t i = 0; i < after.size(); ++i) CHECK(after[i].equal(before[i]));
 }
 
-TEST_CASE("a rank without samples adds nothing even if a weight is not finite") {
+TEST_CASE("a rank without samples contributes nothing even if a weight is not finite") {
   StepSubject subject;
   subject.parameters.values()[0] = kInfinity;
   subject.run({batch_of(0)}, 10);
@@ -191,7 +191,7 @@ TEST_CASE("a rank without samples adds nothing even if a weight is not finite") 
   CHECK(subject.parameters.gradients().isfinite().all().item<bool>());
 }
 
-/// A network whose forward pass omits one of its layers.
+/// A network whose forward pass skips one of its layers.
 class ForgetfulModel : public TinyModel {
  public:
   ForgetfulModel() : TinyModel(/*with_batch_norm=*/false) {
@@ -231,7 +231,7 @@ TEST_CASE("the error about a loss or update that is not finite has the step and 
                      "compression"));
 }
 
-TEST_CASE("synchronisations are half a second apart, and their interval at most doubles") {
+TEST_CASE("the interval between synchronisations approaches half a second and at most doubles") {
   CHECK(next_interval(10, 1.0) == 5);
   CHECK(next_interval(10, 0.5) == 10);
   CHECK(next_interval(10, 0.001) == 20);

@@ -78,7 +78,8 @@ TEST_CASE("early stopping counts epochs without an improvement of more than min_
   options.early_stopping = {.patience = 2, .min_delta = 0.125};
   TrainerRig rig(options);
   const Progress& progress = rig.trainer.progress();
-  // 0.625 is no improvement over 0.5, but 0.75 is, and later ones must improve on that.
+  // 0.625 does not improve on 0.5 by more than 0.125, but 0.75 does; later accuracies are compared
+  // with 0.75.
   for (const auto& [accuracy, bad_epochs] :
        {std::pair{0.0, 0}, {0.5, 0}, {0.625, 1}, {0.75, 0}, {0.875, 1}, {0.5, 2}}) {
     CHECK(rig.trainer.ended_by() == nullptr);
@@ -95,7 +96,7 @@ TEST_CASE("early stopping counts epochs without an improvement of more than min_
   CHECK(progress.best_accuracy == 1);
 }
 
-TEST_CASE("scores may be negative, stop_at_accuracy uses accuracy, and the best can be reset") {
+TEST_CASE("scores may be negative, stop_at_accuracy ignores them, and the best one can be reset") {
   TrainOptions options = small_run();
   options.epochs = 20;
   options.stop_at_accuracy = 0.75;
@@ -130,7 +131,7 @@ TEST_CASE("early stopping and plateau ignore an epoch that max_steps cut short")
   CHECK(rig.trainer.progress().plateau == PlateauState{0.7, 0, 0});
 }
 
-/// Small batches of 50 samples: the last one has one sample, so most ranks have none.
+/// Batches of 7 of 50 samples: the last one has a single sample, so only one rank has any.
 TrainOptions uneven_run() {
   TrainOptions options = small_run();
   options.batch_size = 7;
@@ -142,8 +143,8 @@ TrainOptions uneven_run() {
 std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy strategy,
                                        ModelName name, bool bf16) {
   options.gradient_averaging.strategy = strategy;
-  // For each rank a model, its EMA model and its bf16 copy; not made concurrently, because the
-  // generator is shared.
+  // Each rank has a model, an EMA model and a bf16 copy. They are made here, because the ranks'
+  // threads share a generator.
   std::vector<std::shared_ptr<models::Model>> models;
   for (int i = 0; i < (bf16 ? 6 : 4); ++i) models.push_back(built_in_model(name, 1));
   const auto results = results_of_ranks(2, [&](comm::Communicator& communicator) {
@@ -163,7 +164,7 @@ std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy s
   return results.back();
 }
 
-TEST_CASE("ranks that share weights and state train bit-identically to ranks with copies") {
+TEST_CASE("ranks that share weights and state train bit-identically to ranks with their own") {
   TrainOptions options = uneven_run();
   options.ema = {0.9};
   options.optimizer = GENERATE(settings::OptimizerName::kSgd, settings::OptimizerName::kAdamW);
@@ -172,7 +173,8 @@ TEST_CASE("ranks that share weights and state train bit-identically to ranks wit
     options.gradient_accumulation_steps = 2;
     options.max_gradient_norm = 0.5;
   }
-  // ResNet's batch norm stays fp32 in bf16; ResNet is slow, so it is trained in only one way.
+  // ResNet is included because its batch norm stays fp32, but it is slow, so only one combination
+  // uses it.
   const bool resnet = options.optimizer == settings::OptimizerName::kAdamW &&
                       accumulates_and_clips && GENERATE(false, true);
   const auto name = resnet ? ModelName::kResNet18 : ModelName::kNet;
@@ -190,7 +192,7 @@ TEST_CASE("ranks that share weights and state train bit-identically to ranks wit
 
 TEST_CASE("a NaN on one rank stops all ranks at the same step, with unchanged weights") {
   TrainOptions options = small_run();
-  // With one copy of the weights per rank, and with a shared one.
+  // With a copy of the weights per rank, and with shared weights.
   options.gradient_averaging.strategy =
       GENERATE(AveragingStrategy::kFlat, AveragingStrategy::kSharedMemory);
   const auto results = results_of_ranks(3, [&](comm::Communicator& communicator) {
@@ -218,7 +220,7 @@ TEST_CASE("a NaN on one rank stops all ranks at the same step, with unchanged we
 
 TEST_CASE("losses on a GPU match the CPU's for 20 full-batch steps of net", "[gpu]") {
   if (!have_gpu()) return;
-  at::globalContext().setAllowTF32CuDNN(false);  // compares in fp32
+  at::globalContext().setAllowTF32CuDNN(false);  // to compare in fp32
   TrainOptions options = small_run();
   options.epochs = 20;
   options.batch_size = 64;
@@ -244,7 +246,7 @@ TEST_CASE("losses on a GPU match the CPU's for 20 full-batch steps of net", "[gp
   at::globalContext().setAllowTF32CuDNN(true);
 }
 
-TEST_CASE("cuDNN benchmarks its algorithms only in long runs that are not deterministic", "[gpu]") {
+TEST_CASE("cuDNN benchmarks algorithms only in long runs that are not deterministic", "[gpu]") {
   if (!have_gpu()) return;
   const auto tries = [](std::int64_t epochs, bool deterministic) {
     TrainOptions options = small_run();
@@ -259,7 +261,7 @@ TEST_CASE("cuDNN benchmarks its algorithms only in long runs that are not determ
   CHECK_FALSE(tries(10'000, true));
 }
 
-TEST_CASE("on a GPU, a NaN is an error at the next synchronisation", "[gpu]") {
+TEST_CASE("on a GPU, a NaN is reported at the next synchronisation", "[gpu]") {
   if (!have_gpu()) return;
   TrainerRig rig(small_run(), one_rank(), nullptr, {.count = 50}, at::Device(at::kCUDA, 0));
   rig.trainer.begin_epoch();
@@ -273,7 +275,7 @@ TEST_CASE("on a GPU, a NaN is an error at the next synchronisation", "[gpu]") {
   CHECK(failure.code == ExitCode::kRunFailed);
 }
 
-/// A trainer of one of the shipped models that computes in bf16 or fp32.
+/// A trainer for a built-in model, in bf16 or fp32.
 struct Subject {
   Subject(ModelName name, bool bf16, const settings::TrainOptions& options = small_run())
       : images(loader::make_batch_source(small_images({.count = 60, .height = 28, .width = 28}),
@@ -306,8 +308,7 @@ TEST_CASE("batch norm keeps fp32 parameters and statistics in bf16") {
   CHECK(std::isfinite(subject.step()));
   const auto buffers = subject.trainer.model().named_buffers();
   CHECK(buffers["1.running_mean"].scalar_type() == at::kFloat);
-  CHECK(buffers["1.running_mean"].abs().sum().item<double>() >
-        0);  // copied from the computing model
+  CHECK(buffers["1.running_mean"].abs().sum().item<double>() > 0);  // copied from the bf16 model
   CHECK(buffers["1.num_batches_tracked"].item<std::int64_t>() == 1);
 }
 
@@ -329,11 +330,11 @@ TEST_CASE("accumulated bf16 gradients are summed in fp32") {
         0.01 * a.trainer.parameters().gradients().norm().item<double>());
 }
 
-TEST_CASE("a refreshed bf16 model computes with the restored weights") {
+TEST_CASE("the first step refreshes the bf16 model from restored weights") {
   Subject subject(ModelName::kNet, true);
   const double first = subject.step();
   Subject other(ModelName::kNet, true);
-  other.trainer.parameters().values().zero_();  // like a restored checkpoint, before a refresh
+  other.trainer.parameters().values().zero_();  // emulates restoring a checkpoint
   CHECK(other.step() == Approx(std::log(10.0)).epsilon(1e-3));
   CHECK(first != Approx(std::log(10.0)).epsilon(1e-3));
 }

@@ -5,7 +5,7 @@
 
 namespace mnist_train::fake_gpu {
 
-/// A bf16 number, which is the upper half of a float.
+/// A bf16 number: the upper half of a float.
 struct BFloat16 {
   std::uint16_t bits = 0;
 

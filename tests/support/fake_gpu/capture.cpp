@@ -18,7 +18,7 @@ namespace {
 /// The state of one stream in a capture.
 struct Member {
   std::uint64_t nodes = 0;   // captured by this stream
-  NodesBefore nodes_before;  // predecessors of its next node
+  NodesBefore nodes_before;  // that precede its next node
 };
 
 using Members = std::unordered_map<const Stream*, Member>;
@@ -28,7 +28,7 @@ using Members = std::unordered_map<const Stream*, Member>;
 struct Capture {
   unsigned long long id = 0;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  std::thread::id thread;  // began the capture
+  std::thread::id thread;  // the one that began the capture
   const Stream* origin = nullptr;
   bool invalid = false;
   GraphHandle graph;
@@ -84,7 +84,7 @@ bool forbids_unsafe_calls(const Capture& capture) {
          capture.mode == cudaStreamCaptureModeGlobal;
 }
 
-/// Returns whether all work of other streams in the capture is joined to the origin stream.
+/// Returns whether all work that other streams captured is joined to the origin stream.
 bool is_joined(const Capture& capture) {
   const NodesBefore& joined = capture.members.at(capture.origin).nodes_before;
   return std::all_of(capture.members.begin(), capture.members.end(), [&](const auto& entry) {
@@ -98,7 +98,7 @@ bool is_joined(const Capture& capture) {
 cudaError_t outcome(const Capture& capture) {
   if (capture.invalid) return cudaErrorStreamCaptureInvalidated;
   if (is_joined(capture)) return cudaSuccess;
-  say_misuse("cudaStreamEndCapture", "work of another stream is not joined");
+  say_misuse("cudaStreamEndCapture", "another stream has unjoined work");
   return cudaErrorStreamCaptureUnjoined;
 }
 
@@ -183,7 +183,7 @@ cudaError_t check_unsafe_call(const char* call) {
   cudaError_t result = cudaSuccess;
   for (const CapturePointer& capture : captures->all) {
     if (!forbids_unsafe_calls(*capture)) continue;
-    invalidate(*capture, call, "this call is unsafe while a stream captures");
+    invalidate(*capture, call, "this call is unsafe while a stream is capturing");
     result = cudaErrorStreamCaptureUnsupported;
   }
   return result;
@@ -193,7 +193,7 @@ cudaError_t check_not_capturing(const Stream& stream, const char* call) {
   LockedCaptures captures;
   const CapturePointer capture = captures->find(stream);
   if (!capture) return cudaSuccess;
-  invalidate(*capture, call, "the stream captures");
+  invalidate(*capture, call, "the stream is capturing");
   return cudaErrorStreamCaptureUnsupported;
 }
 
@@ -202,7 +202,7 @@ cudaError_t check_device_not_capturing(int device, const char* call) {
   cudaError_t result = cudaSuccess;
   for (const CapturePointer& capture : captures->all) {
     if (capture->origin->device() != device) continue;
-    invalidate(*capture, call, "a stream of this device captures");
+    invalidate(*capture, call, "a stream of this device is capturing");
     result = cudaErrorStreamCaptureUnsupported;
   }
   return result;
@@ -213,7 +213,7 @@ cudaError_t check_legacy_stream(const Stream& stream, const char* call) {
   LockedCaptures captures;
   for (const auto& [member, capture] : captures->of_stream) {
     if (!member->is_blocking() || member->device() != stream.device()) continue;
-    invalidate(*capture, call, "the legacy stream is used while a blocking stream captures");
+    invalidate(*capture, call, "the legacy stream is used while a blocking stream is capturing");
     return cudaErrorStreamCaptureImplicit;
   }
   return cudaSuccess;
@@ -239,7 +239,7 @@ cudaError_t join_capture(Stream& stream, const CapturePoint& point) {
   }
   const CapturePointer own = captures->find(stream);
   if (own && own != point.capture) {
-    invalidate(*own, kCall, "a stream that captures waits for an event of another capture");
+    invalidate(*own, kCall, "a capturing stream waits for an event from another capture");
     return cudaErrorStreamCaptureMerge;
   }
   if (stream.is_legacy()) {
@@ -258,7 +258,7 @@ cudaError_t join_capture(Stream& stream, const CapturePoint& point) {
 cudaError_t refuse_captured_event(const CapturePoint& point, const char* call) {
   LockedCaptures captures;
   if (std::find(captures->all.begin(), captures->all.end(), point.capture) != captures->all.end()) {
-    invalidate(*point.capture, call, "the event was recorded in a stream that captures");
+    invalidate(*point.capture, call, "the event was recorded in a capturing stream");
   } else {
     say_misuse(call, "the event was last recorded in a capture");
   }
@@ -270,7 +270,7 @@ cudaError_t check_no_outside_event(const Stream& stream) {
   const CapturePointer capture = captures->find(stream);
   if (!capture) return cudaSuccess;
   invalidate(*capture, "cudaStreamWaitEvent",
-             "a stream that captures waits for an event from outside the capture");
+             "a capturing stream waits for an event from outside the capture");
   return cudaErrorStreamCaptureIsolation;
 }
 

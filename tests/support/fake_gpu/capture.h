@@ -48,7 +48,7 @@ class Graph {
  private:
   std::array<std::size_t, kNodeKinds> counts_{};
   std::size_t nodes_ = 0;
-  std::vector<Operation> operations_;  // non-empty ones
+  std::vector<Operation> operations_;  // without empty ones
 };
 
 /// The target of a cudaGraph_t or cudaGraphExec_t.
@@ -56,13 +56,12 @@ struct GraphHandle {
   std::shared_ptr<Graph> graph;
 };
 
-/// Launches a graph: it runs on the stream, or becomes a node of the graph that the stream
-/// captures.
+/// Launches a graph: it runs on the stream, or becomes a node of the graph being captured.
 cudaError_t launch_graph(const std::shared_ptr<Graph>& graph, cudaStream_t stream);
 
 struct Capture;
 
-/// Number of each stream's nodes that precede a point of a capture.
+/// For each stream, the number of its nodes that precede a point of a capture.
 using NodesBefore = std::map<const Stream*, std::uint64_t>;
 
 /// A point of a capture, marked by an event recorded in a capturing stream.
@@ -80,30 +79,32 @@ struct CaptureInfo {
 
 /// Starts capturing the stream's work.
 cudaError_t begin_capture(Stream& stream, cudaStreamCaptureMode mode);
-/// Ends a capture, and sets `graph` to the captured graph if it is valid: if no rule was broken,
-/// and the work of all other streams that joined the capture is joined to this one.
+/// Ends a capture, and sets `graph` if the captured graph is valid: no rule was broken, and the
+/// work of all other streams that joined the capture is joined to this stream.
 cudaError_t end_capture(Stream& stream, std::shared_ptr<Graph>& graph);
 
 bool is_capturing(const Stream& stream);
-/// Sets `info`. Fails if even the query is forbidden: for the legacy stream, while a blocking
-/// stream of its device captures.
+/// Sets `info`. Fails for the legacy stream while a blocking stream of its device is capturing,
+/// which forbids even the query.
 cudaError_t get_capture_info(const Stream& stream, CaptureInfo& info);
 
-/// Exchanges the calling thread's mode, which determines whose captures forbid unsafe calls.
+/// Exchanges the calling thread's capture mode, which determines whose captures forbid unsafe
+/// calls.
 void exchange_capture_mode(cudaStreamCaptureMode& mode);
 
-/// Submits work to the stream: it runs, or becomes a node of the graph that the stream captures.
+/// Submits work to the stream: it runs, or becomes a node of the graph being captured.
 cudaError_t submit(Stream& stream, Node node);
 
 /// Returns the error of a call that is forbidden for a capturing stream, such as waiting for it.
 cudaError_t check_not_capturing(const Stream& stream, const char* call);
-/// Returns the error of a call that is forbidden while any stream of the device captures.
+/// Returns the error of a call that is forbidden while any stream of the device is capturing.
 cudaError_t check_device_not_capturing(int device, const char* call);
-/// Returns the error of a call that uses the legacy stream while a blocking stream of its device
-/// captures, for which the legacy stream would have to wait.
+/// Returns the error of a call that uses the legacy stream while a blocking stream of its device is
+/// capturing, since the legacy stream would have to wait for that stream.
 cudaError_t check_legacy_stream(const Stream& stream, const char* call);
 
-/// Sets `point` to the current point of the stream's capture; `capture` is null if there is none.
+/// Sets `point` to the current point of the stream's capture; its `capture` is null if there is
+/// none.
 cudaError_t get_capture_point(const Stream& stream, CapturePoint& point);
 /// Makes the stream wait for a point of a capture, and thus join the capture.
 cudaError_t join_capture(Stream& stream, const CapturePoint& point);

@@ -1,4 +1,4 @@
-/// cuBLAS: handles store their settings, and products are 0, or (in the stubs) no-op kernels.
+/// cuBLAS: handles store their settings, and products are 0 or, in the stubs, no-op kernels.
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
@@ -35,7 +35,7 @@ int launch_with_handle(void* handle, const char* function) {
 
 extern "C" {
 
-/// Fails during a capture, because the real one allocates memory.
+/// Fails during a capture, because the real function allocates memory.
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
   if (check_unsafe_call("cublasCreate") != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
   *handle = reinterpret_cast<cublasHandle_t>(new Handle);

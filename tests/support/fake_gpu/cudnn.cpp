@@ -1,6 +1,6 @@
-/// cuDNN: backend descriptors store their attributes, there is one engine for everything, and its
-/// executions are no-op kernels. Descriptors of the older API, which LibTorch's batch norm still
-/// uses, are empty (stubs).
+/// cuDNN: backend descriptors store their attributes, and there is one engine for everything, which
+/// runs no-op kernels. Descriptors of the older API, which LibTorch's batch norm still uses, are
+/// empty (stubs).
 #include <cudnn.h>
 #include <cudnn_backend.h>
 
@@ -30,7 +30,7 @@ struct Attribute {
   std::vector<char> bytes;
 };
 
-/// A backend descriptor; the program has a void* to it.
+/// A backend descriptor, to which the program has a void*.
 using Descriptor = std::unordered_map<int, Attribute>;
 
 std::size_t bytes_of(cudnnBackendAttributeType_t type) {
@@ -45,11 +45,11 @@ std::size_t bytes_of(cudnnBackendAttributeType_t type) {
     case CUDNN_TYPE_BACKEND_DESCRIPTOR:
       return 8;
     default:
-      return 4;  // INT32, FLOAT and the enumerations
+      return 4;  // INT32, FLOAT and enumerations
   }
 }
 
-/// Answers queries about engines: there is one, and it needs no workspace.
+/// Answers queries about engines: there is only one, and it needs no workspace.
 bool answer_for_engine(cudnnBackendAttributeName_t name, std::int64_t& count, void* values) {
   count = 1;
   std::int64_t value = 0;
@@ -85,13 +85,13 @@ std::size_t cudnnGetVersion() { return CUDNN_VERSION; }
 
 std::size_t cudnnGetCudartVersion() { return CUDART_VERSION; }
 
-const char* cudnnGetErrorString(cudnnStatus_t) { return "a status of the mock of cuDNN"; }
+const char* cudnnGetErrorString(cudnnStatus_t) { return "mock cuDNN status"; }
 
 void cudnnGetLastErrorString(char* text, std::size_t size) {
   std::snprintf(text, size, "%s", cudnnGetErrorString(CUDNN_STATUS_SUCCESS));
 }
 
-/// Fails during a capture, because the real one allocates memory.
+/// Fails during a capture, because the real function allocates memory.
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   if (check_unsafe_call("cudnnCreate") != cudaSuccess) return CUDNN_STATUS_NOT_INITIALIZED;
   *handle = reinterpret_cast<cudnnHandle_t>(new Handle);

@@ -9,7 +9,7 @@
 /// also uses the other headers.
 namespace mnist_train::fake_gpu {
 
-/// Work of a stream, which runs on the stream's thread; in a graph, possibly several times.
+/// Work that runs on a stream's thread, possibly several times if it is part of a graph.
 using Operation = std::function<void()>;
 
 inline constexpr const char* kDeviceName = "Fake H100";
@@ -17,8 +17,8 @@ inline constexpr int kComputeMajor = 9;
 inline constexpr int kComputeMinor = 0;
 inline constexpr int kMaxThreadsPerBlock = 1024;
 
-/// Returns an attribute of every device by its number in the runtime and the driver; 0 for features
-/// that the devices do not have.
+/// Returns the value of a device attribute, which is the same for all devices, by its number in the
+/// runtime and the driver API; 0 for unsupported features.
 int device_attribute(int attribute);
 
 /// Returns the number of blocks of `block_size` threads that a multiprocessor can run concurrently.
@@ -48,13 +48,12 @@ void* host_address(const void* address);
 /// Returns the memory size of each device, in bytes.
 std::size_t device_memory_bytes();
 
-/// Returns the error of a call that is unsafe while a stream captures, or cudaSuccess if no capture
+/// Returns the error of a call that is unsafe during a capture, or cudaSuccess if no capture
 /// forbids it.
 cudaError_t check_unsafe_call(const char* call);
 
-/// Launches a library's kernel: it runs on the stream, or becomes a node of the graph that the
-/// stream captures. An empty operation is a no-op kernel. Reports contain `name`, which must be a
-/// literal.
+/// Launches a library's kernel: it runs on the stream, or becomes a node of the graph being
+/// captured. An empty operation is a no-op kernel. Reports contain `name`, which must be a literal.
 cudaError_t launch_library_kernel(cudaStream_t stream, const char* name, Operation operation = {});
 
 }  // namespace mnist_train::fake_gpu

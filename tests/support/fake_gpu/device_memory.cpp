@@ -25,11 +25,11 @@ constexpr std::size_t kMaxDevices = 64;
 std::byte* map(int file, std::size_t bytes, int protection) {
   void* memory = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, file, 0);
   if (memory != MAP_FAILED) return static_cast<std::byte*>(memory);
-  say("cannot map ", bytes, " bytes as the memory of a device");
+  say("cannot map ", bytes, " bytes as device memory");
   std::abort();
 }
 
-/// The memory of every device used so far; null for the others.
+/// The memory of each device, null until it is first used.
 std::array<std::atomic<DeviceMemory*>, kMaxDevices>& all_memory() {
   static auto& memory = *new std::array<std::atomic<DeviceMemory*>, kMaxDevices>();
   return memory;
@@ -48,7 +48,7 @@ const DeviceMemory* memory_with(const void* address) {
 DeviceMemory::DeviceMemory(std::size_t size, std::size_t limit) : size_(size), limit_(limit) {
   const int file = ::memfd_create("fake-gpu-memory", MFD_CLOEXEC);
   if (file < 0 || ::ftruncate(file, static_cast<off_t>(size)) != 0) {
-    say("cannot make a file in memory of ", size, " bytes");
+    say("cannot create an in-memory file of ", size, " bytes");
     std::abort();
   }
   device_ = map(file, size, PROT_NONE);
@@ -141,7 +141,7 @@ constexpr std::size_t kPage_bytes = 4096;
 
 struct PinnedBlocks {
   std::mutex mutex;
-  std::map<const std::byte*, std::size_t> bytes;  // by start of the block
+  std::map<const std::byte*, std::size_t> bytes;  // by the block's address
 };
 
 PinnedBlocks& pinned_blocks() {

@@ -7,9 +7,9 @@
 
 namespace mnist_train::fake_gpu {
 
-/// The memory of one device. Its pages are mapped twice: at the program's addresses, any access by
-/// the host is a segmentation fault, like with a GPU; the mock accesses the other mapping. A page
-/// takes host memory from its first use on.
+/// The memory of one device. Its pages are mapped twice: the host's accesses at the program's
+/// addresses are segmentation faults, as on a GPU; the mock uses the other mapping. Pages are
+/// backed by host memory from their first use on.
 class DeviceMemory {
  public:
   /// The program can allocate `limit` of the `size` bytes.
@@ -31,11 +31,11 @@ class DeviceMemory {
   bool contains(const void* address) const { return offset_of(address) < size_; }
   /// Returns whether these bytes are in one block.
   bool is_allocated(const void* address, std::size_t bytes) const;
-  /// Returns the address at which the mock can access an address in this memory.
+  /// Returns the address at which the mock can access the memory at `address`.
   void* host_address(const void* address) const { return host_ + offset_of(address); }
 
  private:
-  /// For addresses before the memory, the result is larger than its size.
+  /// For addresses before this memory, the result exceeds its size.
   std::size_t offset_of(const void* address) const {
     return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(device_);
   }
@@ -43,26 +43,26 @@ class DeviceMemory {
   std::size_t size_;
   std::size_t limit_;
   std::byte* device_ = nullptr;  // the program's addresses
-  std::byte* host_ = nullptr;    // the same pages
+  std::byte* host_ = nullptr;    // the mock's addresses of the same pages
   mutable std::mutex mutex_;     // for the members below
   std::size_t allocated_ = 0;
   std::map<std::size_t, std::size_t> blocks_;  // offset -> bytes
   std::map<std::size_t, std::size_t> free_;
 };
 
-/// Returns the memory of a device, which is mapped at the first call and never unmapped.
+/// Returns the memory of a device, which is mapped on the first call and never unmapped.
 DeviceMemory& memory_of(int device);
 
 /// Returns whether these bytes can be copied: they are in host memory or in one block of a device.
 bool is_valid_memory(const void* address, std::size_t bytes);
 
-/// Allocates host memory that counts as page-locked; null if there is none left.
+/// Allocates host memory that counts as page-locked; returns null if there is none left.
 void* allocate_pinned(std::size_t bytes);
 /// Frees memory; returns whether `allocate_pinned` had allocated it.
 bool release_pinned(void* address);
 
-/// Returns whether the address is in page-locked memory. Copies from and to other host memory,
-/// called pageable, make the host wait.
+/// Returns whether the address is in page-locked memory. Copies to and from other (pageable) host
+/// memory make the host wait.
 bool is_pinned(const void* address);
 
 }  // namespace mnist_train::fake_gpu

@@ -1,5 +1,5 @@
-/// CUDA's driver API: device queries of LibTorch and mnist-train's front end, and kernels compiled
-/// at run time (by NVRTC) and loaded as modules; those of nvrtc.cpp compute, others are no-ops.
+/// CUDA's driver API: the device queries of LibTorch and mnist-train's front end, and loading of
+/// kernels compiled at run time; kernels that nvrtc.cpp compiled are computed, others are no-ops.
 /// Looking up a function that is neither here nor a stub (CMakeLists.txt) fails with a message on
 /// stderr.
 #include <cuda.h>
@@ -21,14 +21,14 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-/// The context of every device. Nothing depends on which one is current.
+/// The one context shared by all devices, since nothing depends on which is current.
 CUcontext the_context() {
   static char context = 0;
   return reinterpret_cast<CUcontext>(&context);
 }
 
-/// Finds the newest version of a function, like the driver: cuDeviceTotalMem is
-/// cuDeviceTotalMem_v2.
+/// Finds the newest version of a function, like the driver: cuDeviceTotalMem_v2 for
+/// cuDeviceTotalMem.
 void* find_function(const std::string& name) {
   static void* const kLibrary = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (kLibrary == nullptr) return nullptr;
@@ -119,13 +119,14 @@ struct Module {
   BindKernel* bind = nullptr;  // null: its kernels are no-ops
 };
 
-/// Creates a kernel of a module. Both it and its name live as long as the process, for the report.
+/// Creates a kernel of a module. The kernel and its name are never freed, because the report uses
+/// them.
 Kernel* make_kernel(const char* name, const Module& module) {
   return new Kernel{(new std::string(name))->c_str(), module.bind};
 }
 
-/// Loads the library in an image of nvrtc.cpp for the lifetime of the process, because graphs refer
-/// to its kernels. Returns its function, or null for any other image.
+/// Loads the library contained in an image made by nvrtc.cpp, and never unloads it, because graphs
+/// refer to its kernels. Returns its kBindKernel function, or null for any other image.
 BindKernel* load_library(const char* image) {
   if (std::strncmp(image, kImageMagic, sizeof kImageMagic) != 0) return nullptr;
   std::uint64_t size = 0;
@@ -140,7 +141,7 @@ BindKernel* load_library(const char* image) {
   void* const library =
       ::dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    say("compiled kernels cannot be loaded: ", ::dlerror());
+    say("cannot load compiled kernels: ", ::dlerror());
     return nullptr;
   }
   return reinterpret_cast<BindKernel*>(::dlsym(library, kBindKernel));

@@ -25,16 +25,16 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-/// An element type of tensors, with functions that read and write one element.
+/// A tensor element type, with functions that read and write one element.
 struct ElementType {
   std::int8_t number;        // its c10::ScalarType, which ATen passes to kernels
-  std::string_view mangled;  // in kernels' names
+  std::string_view mangled;  // name within mangled kernel names
   std::size_t bytes;
   double (*read)(const std::byte* from);
   void (*write)(std::byte* to, double number);
 };
 
-/// `Element` is the stored type, `Number` the type of its value.
+/// `Element` is the stored type, `Number` the type of the value that it represents.
 template <class Element, class Number = Element>
 constexpr ElementType element_type(std::int8_t number, std::string_view mangled) {
   return {number, mangled, sizeof(Element),
@@ -59,9 +59,9 @@ constexpr std::array kElementTypes{
     element_type<std::int8_t>(1, "a"),
     element_type<std::uint8_t>(0, "h"),
     element_type<BFloat16, float>(15, "N3c108BFloat16E"),
-    ElementType{5, "N3c104HalfE", 2, nullptr, nullptr}};  // can be filled, but not added
+    ElementType{5, "N3c104HalfE", 2, nullptr, nullptr}};  // supports fills, but no sums
 
-/// Returns a type of the table; null for any other.
+/// An entry of the table; null for a type that is not in it.
 using Type = const ElementType*;
 
 template <class Predicate>
@@ -76,7 +76,7 @@ Type numbered_type(std::int8_t number) {
 
 bool is_number(Type type) { return type != nullptr && type->read != nullptr; }
 
-/// Larger tensors contain results of no-op kernels.
+/// Counters are in small tensors; larger ones contain results of no-op kernels anyway.
 constexpr std::size_t kMaxElements = 1024;
 constexpr double kMaxCounter = 1e9;
 
@@ -124,7 +124,7 @@ struct Operand {
   std::byte* data = nullptr;
 };
 
-/// result[i] = first[i] + scale * second[i] + number, with 0 for a missing tensor.
+/// result[i] = first[i] + scale * second[i] + number; a missing tensor counts as 0.
 struct Sum {
   std::size_t count = 0;
   Operand result;
@@ -140,8 +140,8 @@ struct Sum {
   }
 };
 
-/// Reads an element. A value that no counter can have counts as 0: it is the content of memory that
-/// a no-op kernel did not write.
+/// Reads an element. A value that is too large for a counter counts as 0: a no-op kernel left that
+/// memory unwritten.
 double counter_element(const Operand& operand, std::size_t index) {
   if (operand.data == nullptr) return 0;
   const auto* element =
@@ -159,8 +159,7 @@ void run_sum(const Sum& sum) {
   }
 }
 
-/// Returns the number at `index` of a functor whose members all have the type in which ATen
-/// computes with `type`.
+/// Returns member `index` of a functor whose members all have ATen's computation type for `type`.
 double member_of_functor(void** arguments, Type type, std::size_t index) {
   if (!is_number(type)) return 0;
   constexpr std::int8_t kFloat = 6;
@@ -170,7 +169,7 @@ double member_of_functor(void** arguments, Type type, std::size_t index) {
   return computed.read(members + index * computed.bytes);
 }
 
-/// Return the tensor types of a kernel that converts while it loads and stores. LoadWithCast and
+/// Return the tensor types of a kernel that converts on load and store. LoadWithCast and
 /// StoreWithCast begin with the types, one byte each.
 Type loaded_type(void** arguments, std::size_t input) {
   return numbered_type(static_cast<const std::int8_t*>(arguments[5])[input]);
@@ -180,7 +179,8 @@ Type stored_type(void** arguments) {
   return numbered_type(*static_cast<const std::int8_t*>(arguments[6]));
 }
 
-/// Returns the sum that the kernel computes, or an impossible one if it computes something else.
+/// Returns the sum that the kernel computes, or one that is not `is_possible()` if it is another
+/// kernel.
 Sum sum_of_kernel(std::string_view kernel, void** arguments) {
   const bool converts = contains(kernel, kUnrolled) && contains(kernel, "LoadWithCastI") &&
                         contains(kernel, "StoreWithCastILi1E");
@@ -203,10 +203,10 @@ Sum sum_of_kernel(std::string_view kernel, void** arguments) {
   return sum;
 }
 
-/// Returns the operation of a kernel if it is one of ATen's that a run's counters need, or else an
-/// empty operation. These kernels fill a contiguous tensor with a value, or they add, add a number
-/// to, or convert the elements of small contiguous tensors. So a run knows how many samples it has
-/// seen and whether it was asked to stop, although nothing else is computed.
+/// Returns the operation of an ATen kernel that a run's counters need, or else an empty operation.
+/// These kernels fill a contiguous tensor with a value, or they add, add a number to, or convert
+/// small contiguous tensors. So a run knows how many samples it has seen and whether it was asked
+/// to stop, although nothing else is computed.
 ///
 /// `kernel` is the mangled name. `arguments` are those of at::native's
 ///
@@ -226,7 +226,7 @@ Operation emulate_aten_kernel(std::string_view kernel, void** arguments) {
   return [sum] { run_sum(sum); };
 }
 
-constexpr unsigned kMaxGridHeight = 65535;  // and depth
+constexpr unsigned kMaxGridHeight = 65535;  // also the maximum depth
 constexpr std::size_t kMaxShared_bytes = std::size_t{227} * 1024;
 
 struct Kernels {
@@ -246,8 +246,8 @@ bool is_possible(const LaunchShape& shape) {
          threads <= static_cast<unsigned>(kMaxThreadsPerBlock);
 }
 
-/// Returns the device's operation for one launch: `work` and the effects of the settings. It is
-/// empty if there is nothing to do, which saves a wake-up of the stream's thread.
+/// Returns the operation that a launch enqueues: `work` and the effects of the settings. It is
+/// empty if there is nothing to do, which saves waking the stream's thread.
 Operation with_settings(Operation work, int device) {
   const long kernel_us = settings().kernel_us;
   if (kernel_us == 0 && !counts_started_launches()) return work;
@@ -289,11 +289,11 @@ Kernel* find_kernel(const void* host_function) {
 cudaError_t launch_kernel(const Kernel* kernel, const LaunchShape& shape, void** arguments,
                           cudaStream_t stream) {
   if (kernel == nullptr) {
-    say_misuse("launch", "of a kernel that was not registered");
+    say_misuse("launch", "the kernel was not registered");
     return cudaErrorInvalidDeviceFunction;
   }
   if (!is_possible(shape)) {
-    say_misuse(kernel->name, "is launched in a shape that no GPU takes");
+    say_misuse(kernel->name, "invalid launch shape");
     return cudaErrorInvalidConfiguration;
   }
   if (shape.shared_bytes > kMaxShared_bytes) return cudaErrorInvalidValue;

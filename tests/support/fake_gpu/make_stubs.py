@@ -4,9 +4,9 @@
 usage: make_stubs.py --error CODE --output FILE [--nm NM --real LIBRARY --prefix PREFIX] [--names NAME...]
                      [--launch REGEX] [--empty REGEX]
 
-These are the functions with PREFIX that the real library exports, and those of --names. A stub reports that its function is not
-implemented and returns CODE. If its name matches --launch, it launches a kernel that does nothing. If its name matches
---empty, it succeeds: it creates, sets or destroys an object without content, or does nothing.
+Stubs are written for the functions with PREFIX that the real library exports, and for --names. A stub reports that its function
+is not implemented and returns CODE. If its name matches --launch, it launches a no-op kernel instead. If its name matches
+--empty, it succeeds: it creates, sets or destroys an empty object, or does nothing.
 All stubs are weak symbols, so handwritten functions replace them at link time.
 """
 
@@ -30,7 +30,7 @@ using mnist_train::fake_gpu::not_implemented;
 
 
 def exported_functions(nm, library, prefix):
-    """Returns their names without symbol versions."""
+    """Returns the functions' names without symbol versions."""
     result = subprocess.run([nm, "-D", "--defined-only", library], check=True, capture_output=True, text=True)
     for line in result.stdout.splitlines():
         kind, symbol = line.split()[-2:]

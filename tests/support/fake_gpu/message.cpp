@@ -9,7 +9,7 @@ namespace mnist_train::fake_gpu {
 
 void write_line(const std::string& text) {
   const std::string line = "[fake_gpu " + std::to_string(::getpid()) + "] " + text + "\n";
-  // A message that cannot be written must not affect the program.
+  // Failing to write a message must not affect the program.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

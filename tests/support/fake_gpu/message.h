@@ -20,13 +20,13 @@ void say(const Parts&... parts) {
 /// Reports that the program made a call that CUDA forbids at that point, and why.
 inline void say_misuse(std::string_view call, std::string_view reason) { say(call, ": ", reason); }
 
-/// Reports once per function that it is not implemented, and returns `error`, a code of the
-/// function's library.
+/// Reports, once per function, that it is not implemented, and returns `error`, one of its
+/// library's codes.
 int not_implemented(const char* function, int error);
 
-/// For the stubs written by make_stubs.py: launches a kernel for a function that computes
-/// something, whose first argument is the library's handle. Returns the library's status. Each
-/// library with such functions defines it; `function` is a literal.
+/// Launches a no-op kernel in a stub (make_stubs.py) of a function that computes something and
+/// whose first argument is the library's handle. Returns the library's status. Each library with
+/// such functions defines it; `function` is a literal.
 int launch_with_handle(void* handle, const char* function);
 
 }  // namespace mnist_train::fake_gpu

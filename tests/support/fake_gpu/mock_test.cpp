@@ -1,6 +1,6 @@
 // Tests the mock itself: memory, streams, events and errors behave like a GPU's, and captures
-// enforce CUDA's rules: a forbidden call fails with CUDA's error and invalidates the capture, and
-// an allowed one does neither.
+// enforce CUDA's rules: a forbidden call fails with CUDA's error and invalidates the capture, while
+// an allowed call succeeds and does not.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <signal.h>
@@ -22,7 +22,7 @@ namespace mnist_train::fake_gpu {
 namespace {
 
 constexpr std::size_t kBytes = 4096;
-constexpr std::chrono::milliseconds kTimeToRunAhead(20);  // if a stream wrongly does not wait
+constexpr std::chrono::milliseconds kTimeToRunAhead(20);  // for a stream that fails to wait
 
 void* device_memory() {
   void* memory = nullptr;
@@ -65,7 +65,7 @@ struct WaitingStream {
   std::atomic<bool> released{false};
 };
 
-/// Memory, two streams and two events of a device; the first stream captures.
+/// Memory, two streams and two events of a device; the first stream is capturing.
 struct Scene {
   explicit Scene(cudaStreamCaptureMode mode, unsigned flags = cudaStreamNonBlocking)
       : capturing(make_stream(flags)), other(make_stream()) {
@@ -96,7 +96,7 @@ struct Call {
   std::function<cudaError_t(Scene&)> make;
 };
 
-/// Returns calls that may wait for a device, or that wait for a stream that does not capture.
+/// Returns calls that may wait for the device or that wait for a stream that is not capturing.
 std::vector<Call> unsafe_calls() {
   return {
       {"cudaMalloc", [](Scene& scene) { return cudaMalloc(&scene.memory, kBytes); }},
@@ -195,7 +195,7 @@ TEST_CASE("calls that are unsafe during a capture fail, unless the capture is re
   }
 }
 
-TEST_CASE("only a global capture forbids other threads unsafe calls") {
+TEST_CASE("only a global capture forbids unsafe calls in other threads") {
   const auto outcome_of_other_thread = [](Scene& scene) {
     cudaError_t error = cudaSuccess;
     make_in_other_thread([&] { error = cudaMalloc(&scene.memory, kBytes); });
@@ -231,7 +231,7 @@ TEST_CASE("a capturing stream cannot be waited for, and its events cannot be que
   }
 }
 
-TEST_CASE("a stream that joins a capture must be joined before the capture ends") {
+TEST_CASE("a stream that joins a capture must be joined back before the capture ends") {
   Scene scene(cudaStreamCaptureModeGlobal);
   CHECK(cudaEventRecord(scene.event, scene.capturing) == cudaSuccess);
   CHECK(cudaStreamWaitEvent(scene.other, scene.event, 0) == cudaSuccess);

@@ -32,7 +32,7 @@ namespace {
 
 constexpr int kMaxRanks = 16;
 
-/// Shared memory in which the ranks meet; initially zero.
+/// Header of the memory shared by the ranks; initially zero.
 struct SharedHeader {
   struct RankPlace {
     char host[64];
@@ -45,7 +45,8 @@ struct SharedHeader {
   std::array<RankPlace, kMaxRanks> places;
 };
 
-/// A part of a message between two ranks, which is in shared memory until the receiver has read it.
+/// Shared-memory slot for one part of a message between two ranks; full until the receiver has read
+/// it.
 struct MessageSlot {
   static constexpr std::size_t kCapacity_bytes = 1 << 20;
 
@@ -66,7 +67,7 @@ std::byte* map_shared(int fd) {
   return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
 }
 
-/// The content of a unique id: an open file of the process that created it.
+/// The content of a unique id: the shared file, as a descriptor of the process that created it.
 struct FilePlace {
   pid_t pid = 0;
   int fd = -1;
@@ -93,7 +94,7 @@ std::byte* open_shared(const ncclUniqueId& id) {
   return memory;
 }
 
-/// Closes the file if this process created it; no rank may need it any more.
+/// Closes the file if this process created it. All ranks must have mapped it.
 void close_own_file(const ncclUniqueId& id) {
   const FilePlace place = place_in(id);
   if (place.pid == ::getpid()) ::close(place.fd);
@@ -115,15 +116,15 @@ class Backoff {
   int pauses_ = 0;
 };
 
-/// An NCCL communicator between processes of one machine. Its memory is an unnamed file, which the
+/// An NCCL communicator between processes on one machine. Its memory is an unnamed file, which the
 /// process that creates the unique id keeps open until all ranks have mapped it, so no file is left
-/// even if they are killed.
+/// behind even if they are killed.
 ///
-/// Its work runs on the ranks' streams and waits for the other ranks there, like NCCL's kernels: if
-/// a rank is lost, the streams of the others wait until they abort.
+/// Its operations run on the ranks' streams and wait for the other ranks there, like NCCL's
+/// kernels: if a rank is lost, the other ranks' streams wait until those ranks abort.
 class Communicator {
  public:
-  /// Creates the file, and the id by which other processes find it.
+  /// Creates the file and the id that lets other processes find it.
   static ncclResult_t make_unique_id(ncclUniqueId& id) {
     const int fd = ::memfd_create("fake-gpu-nccl", MFD_CLOEXEC);
     if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(kShared_bytes)) != 0) return ncclSystemError;
@@ -134,7 +135,7 @@ class Communicator {
   }
 
   /// Waits until all ranks have joined. Returns null and sets `result` if they cannot, for example
-  /// because two ranks use one device, unless NCCL_HOSTID says that their hosts differ.
+  /// because two ranks share a device and have the same NCCL_HOSTID.
   static std::shared_ptr<Communicator> join(const ncclUniqueId& id, int rank, int size,
                                             ncclResult_t& result) {
     result = ncclSystemError;
@@ -168,9 +169,9 @@ class Communicator {
   bool aborted() const { return aborted_; }
 
   using UsePart = std::function<void(std::size_t offset, std::size_t bytes)>;
-  /// Shows the `bytes` at `from` to all ranks, one part at a time: `use` finds each rank's part at
-  /// `shown(rank)`. `from` is null for a rank that has nothing to show. All ranks must call it with
-  /// the same number of bytes.
+  /// Shows the `bytes` bytes at `from` to all ranks, one part at a time: `use` finds each rank's
+  /// part at `shown(rank)`. `from` is null for a rank that has nothing to show. Collective; `bytes`
+  /// must be the same on all ranks.
   void exchange(const std::byte* from, std::size_t bytes, const UsePart& use) {
     for (std::size_t offset = 0; offset < bytes; offset += kShown_bytes) {
       const std::size_t part = std::min(kShown_bytes, bytes - offset);
@@ -182,7 +183,7 @@ class Communicator {
       if (!barrier()) return;
     }
   }
-  /// Returns the part that a rank shows, for `use` of `exchange`.
+  /// Returns the part that a rank shows; valid within `use` of `exchange`.
   const std::byte* shown(int rank) const {
     return memory_ + kHeader_bytes + static_cast<std::size_t>(rank) * kShown_bytes;
   }
@@ -200,7 +201,7 @@ class Communicator {
         memory_(memory),
         header_(*reinterpret_cast<SharedHeader*>(memory)) {}
 
-  /// Waits until all ranks have called it. Returns false if this rank has aborted.
+  /// Waits for all ranks. Returns false if this rank has aborted.
   bool barrier() {
     const unsigned passed = header_.barriers;
     if (++header_.at_barrier == size_) {
@@ -246,11 +247,11 @@ ncclResult_t launch_nccl(cudaStream_t stream, const char* name, Operation operat
   return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-/// Returns ncclInvalidArgument with a message unless both addresses are in device memory, because
-/// an all-reduce of host memory would be refused or crash.
+/// Prints a message and returns ncclInvalidArgument unless both addresses are in device memory,
+/// because NCCL would refuse host memory or crash.
 ncclResult_t check_buffers(const char* call, const void* from, const void* to) {
   if (device_of(from) >= 0 && device_of(to) >= 0) return ncclSuccess;
-  say_misuse(call, "a buffer is not memory of a device");
+  say_misuse(call, "a buffer is not in device memory");
   return ncclInvalidArgument;
 }
 
@@ -321,7 +322,7 @@ ncclResult_t ncclCommUserRank(const ncclComm_t handle, int* rank) {
 
 namespace {
 
-/// `Element` is the stored type, and `Sum` the type of the computation.
+/// `Element` is the stored type, and `Sum` the type of the accumulator.
 template <class Element, class Sum>
 void add_as(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
   const auto element_of = [&](const std::byte* input, std::size_t index) {
@@ -339,8 +340,8 @@ void add_as(std::span<const std::byte* const> inputs, std::byte* output, std::si
   }
 }
 
-/// An element type, and the function that sums `count` elements of all `inputs` in `output`, in the
-/// order of the inputs.
+/// An element type, and the function that adds up `count` elements of all `inputs` in order, into
+/// `output`.
 struct ElementType {
   ncclDataType_t type;
   std::size_t bytes;
@@ -387,7 +388,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
   if (const auto error = check_buffers(kCall, from, to)) return error;
   const ElementType* element = find_type(type);
   if (element == nullptr || operation != ncclSum) {
-    say_misuse(kCall, "the mock only adds, and only some types");
+    say_misuse(kCall, "the mock supports only sums of some types");
     return ncclInvalidArgument;
   }
   return launch_nccl(stream, kCall, [=, communicator = communicator_of(handle)] {
@@ -447,7 +448,7 @@ struct Transfer {
   cudaStream_t stream;
 };
 
-/// Moves the part of a message that begins at `offset` once the other rank is ready for it. Returns
+/// Transfers the part of a message that begins at `offset`, once the other rank is ready. Returns
 /// false if this rank has aborted.
 bool move_part(const Transfer& transfer, std::size_t offset) {
   Communicator& communicator = *transfer.communicator;
@@ -467,8 +468,8 @@ bool move_part(const Transfer& transfer, std::size_t offset) {
   return true;
 }
 
-/// Moves all messages of a group, part by part. Each rank sends its parts before it waits for those
-/// of the others.
+/// Transfers all messages of a group, part by part. Each rank sends its parts before it waits for
+/// the other ranks' parts.
 void run_group(const std::vector<Transfer>& transfers) {
   bool moved = true;
   for (std::size_t offset = 0; moved; offset += MessageSlot::kCapacity_bytes) {

@@ -17,7 +17,7 @@ constexpr int kInvalidArgument = 2;  // NVML_ERROR_INVALID_ARGUMENT
 constexpr int kNotFound = 6;         // NVML_ERROR_NOT_FOUND
 constexpr int kTooSmall = 7;         // NVML_ERROR_INSUFFICIENT_SIZE
 
-/// An opaque nvmlDevice_t: here, the number of the device, starting at 1.
+/// The opaque nvmlDevice_t: the number of the device, starting at 1.
 using Device = std::uintptr_t;
 
 }  // namespace
@@ -38,8 +38,8 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) {
   return kSuccess;
 }
 
-/// Finds a device of the machine by the result of cudaDeviceGetPCIBusId: NVML ignores
-/// CUDA_VISIBLE_DEVICES.
+/// Finds a device by the result of cudaDeviceGetPCIBusId among all devices of the machine, because
+/// NVML ignores CUDA_VISIBLE_DEVICES.
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, Device* device) {
   const char* colon = std::strchr(bus_id, ':');  // after the PCI domain
   if (colon == nullptr) return kInvalidArgument;

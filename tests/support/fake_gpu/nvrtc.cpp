@@ -1,5 +1,5 @@
 /// NVRTC: programs with mnist-train's own kernels, recognised by EXPORT_KERNEL, are compiled by the
-/// host's compiler with the grid emulation into libraries that driver.cpp loads. Kernels of other
+/// host compiler and with the grid emulation into libraries that driver.cpp loads. Kernels of other
 /// programs are no-ops.
 #include <nvrtc.h>
 #include <spawn.h>
@@ -40,7 +40,7 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// Runs the compiler without the mock libraries. Returns whether it succeeded.
+/// Runs the compiler without preloading the mock libraries. Returns whether it succeeded.
 bool run_compiler(const std::string& source, const std::string& library, const std::string& log) {
   const std::vector<std::string> words{
       "/bin/sh",
@@ -73,7 +73,7 @@ nvrtcResult compile(Program& program) {
   const std::string bytes = read_file(library);
   fs::remove_all(folder);
   if (!compiled) {
-    say("kernels do not compile: ", program.log);
+    say("kernels failed to compile: ", program.log);
     return NVRTC_ERROR_COMPILATION;
   }
   const std::uint64_t size = bytes.size();
@@ -94,7 +94,7 @@ nvrtcResult nvrtcVersion(int* major, int* minor) {
 }
 
 const char* nvrtcGetErrorString(nvrtcResult result) {
-  return result == NVRTC_ERROR_COMPILATION ? "compilation error" : "an error of the mock of NVRTC";
+  return result == NVRTC_ERROR_COMPILATION ? "compilation error" : "mock NVRTC error";
 }
 
 nvrtcResult nvrtcGetNumSupportedArchs(int* count) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Included before the kernels' source when the mock's NVRTC compiles it.
+// Included before the kernels' source when the mock NVRTC compiles it.
 #include <functional>
 
 #include "support/grid/grid.h"

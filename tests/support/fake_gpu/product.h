@@ -10,8 +10,8 @@
 
 namespace mnist_train::fake_gpu {
 
-/// Launches a kernel that sets the result of a product to 0, so that the loss is finite: a matrix
-/// of `rows` x `columns` elements, whose columns are `column_stride` elements apart. `name` is a
+/// Launches a kernel that sets a matrix product to 0, so that the loss is finite. The result has
+/// `rows` x `columns` elements, and its columns are `column_stride` elements apart. `name` is a
 /// literal.
 inline cublasStatus_t launch_product(cudaStream_t stream, const char* name, void* result,
                                      cudaDataType type, std::uint64_t rows, std::uint64_t columns,

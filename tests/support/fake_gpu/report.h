@@ -6,7 +6,7 @@
 
 namespace mnist_train::fake_gpu {
 
-/// Calls of the program that the report counts. Captured work is counted with its graph.
+/// Calls that the report counts. Captured work is counted with its graph instead.
 enum class Counter {
   kReplays,
   kCopies,
@@ -20,11 +20,11 @@ void count(Counter counter);
 /// `captured`: the launch became a node of a graph.
 void count_launch(const char* kernel, bool captured);
 
-/// Counts the nodes of a graph that `streams` streams captured, and prints them to stderr.
+/// Counts the nodes of a graph that `streams` streams captured, and prints the counts to stderr.
 void record_graph(const Graph& graph, std::size_t streams, bool valid);
 
 /// Writes the counts as JSON to the file that FAKE_GPU_REPORT names, with the process id appended.
-/// A process without counted calls writes nothing. Called when the process exits by itself, also by
+/// A process without counted calls writes nothing. Called when the process exits, including by
 /// `_exit`.
 void write_report();
 

@@ -1,5 +1,5 @@
-/// The CUDA runtime: devices, errors, kernels in host code compiled by nvcc (which calls the
-/// functions with underscores), driver entry points, captures and graphs.
+/// The CUDA runtime: devices, errors, kernels launched by host code that nvcc compiled (it calls
+/// the functions with underscores), driver entry points, captures and graphs.
 #include "support/fake_gpu/runtime.h"
 
 #include <dlfcn.h>
@@ -161,7 +161,7 @@ const char* cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(erro
 
 namespace {
 
-/// Arguments that nvcc's host code passes from `<<<…>>>` to the launch itself.
+/// Arguments of `<<<…>>>` that host code compiled by nvcc pushes before the launch and pops for it.
 struct CallConfiguration {
   LaunchShape shape;
   cudaStream_t stream;
@@ -254,7 +254,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
                                                        shared_bytes);
 }
 
-/// Looks up a driver function; libcuda.so.1 prints a message if there is none.
+/// Looks up a driver function; the mock libcuda.so.1 prints a message if it does not exist.
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* result) {
@@ -306,7 +306,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return cudaSuccess;
 }
 
-/// Reports no dependencies: graphs have no edges here.
+/// Reports no dependencies, because graphs of the mock have no edges.
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                      unsigned long long* id, cudaGraph_t* graph,
                                      const cudaGraphNode_t** dependencies,

@@ -33,8 +33,8 @@ struct CopyRequest {
   bool host_waits = false;  // even for pinned memory
 };
 
-/// The numbers of steps whose sums mnist-train reads at once (train::GraphedStep). A step's sums
-/// (train::StepSums) are loss, correct predictions, samples and requests to stop, in fp32.
+/// How many steps' sums mnist-train reads at once (train::GraphedStep). A step's sums
+/// (train::StepSums) are loss, correct predictions, samples and stop requests, in fp32.
 constexpr std::array<std::size_t, 2> kStepsOfReads{1, 16};
 constexpr std::size_t kSums = 4;
 constexpr std::size_t kBytesOfStep = kSums * sizeof(float);
@@ -73,13 +73,13 @@ std::size_t reach(const CopyRequest& request, std::size_t pitch) {
   return (request.rows - 1) * pitch + request.width;
 }
 
-/// Submits a copy to the stream. The host waits for it if its memory is pageable, like with CUDA.
+/// Submits a copy to the stream. As in CUDA, the host waits for a copy from or to pageable memory.
 /// Fails if device memory is not allocated.
 cudaError_t copy(Stream& stream, const CopyRequest& request) {
   if (request.width == 0 || request.rows == 0) return cudaSuccess;
   if (!is_valid_memory(request.to, reach(request, request.to_pitch)) ||
       !is_valid_memory(request.from, reach(request, request.from_pitch))) {
-    say_misuse(request.call, "memory of a device that is not allocated");
+    say_misuse(request.call, "the device memory is not allocated");
     return cudaErrorInvalidValue;
   }
   const bool captured = is_capturing(stream);
@@ -94,10 +94,10 @@ cudaError_t copy(Stream& stream, const CopyRequest& request) {
   return cudaSuccess;
 }
 
-/// Submits a fill with bytes of this value to the stream.
+/// Submits a fill with the byte `value` to the stream.
 cudaError_t fill(Stream& stream, void* address, int value, std::size_t bytes, const char* call) {
   if (!is_valid_memory(address, bytes)) {
-    say_misuse(call, "memory of a device that is not allocated");
+    say_misuse(call, "the device memory is not allocated");
     return cudaErrorInvalidValue;
   }
   return submit(stream, {NodeKind::kFill, call, [address, value, bytes] {
@@ -122,7 +122,7 @@ cudaError_t cudaMalloc(void** address, std::size_t bytes) {
   return remember(*address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
-/// Waits for the device like the real one, because its work may still use the memory.
+/// Waits for the device, as the real function does, because its work may still use the memory.
 cudaError_t cudaFree(void* address) {
   if (const cudaError_t error = check_unsafe_call("cudaFree")) return remember(error);
   if (address == nullptr) return cudaSuccess;
@@ -218,12 +218,12 @@ cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std::size_
 namespace {
 
 cudaError_t refuse_external(const char* call) {
-  say_misuse(call, "external events in a capture are not implemented by the mock");
+  say_misuse(call, "the mock does not implement external events in a capture");
   return cudaErrorNotSupported;
 }
 
-/// An event: a position in a stream or, if it was recorded while the stream captured, a point of
-/// that capture, which streams can join and the host cannot query.
+/// An event: a position in a stream or, if it was recorded while the stream was capturing, a point
+/// of that capture. Streams can join such a point, but the host cannot query it.
 class Event {
  public:
   explicit Event(int device) : device_(device) {}
@@ -232,7 +232,7 @@ class Event {
   cudaError_t record(Stream& stream, unsigned flags) {
     constexpr const char* kCall = "cudaEventRecord";
     if (device_ != stream.device()) {
-      say_misuse(kCall, "the event and the stream are of different devices");
+      say_misuse(kCall, "the event and the stream belong to different devices");
       return cudaErrorInvalidResourceHandle;
     }
     Record record;
@@ -282,7 +282,7 @@ class Event {
   struct Record {
     Stream* stream = nullptr;  // null: never recorded
     Stream::Position position = 0;
-    CapturePoint captured;  // no capture if recorded outside of one
+    CapturePoint captured;  // its capture is null if recorded outside of one
 
     bool has_completed() const { return stream == nullptr || stream->has_completed(position); }
   };

@@ -28,7 +28,7 @@ Number number_of(const std::string& name, Number default_value) {
   if (parsed.ec == std::errc() && parsed.ptr == end && number >= 0) {
     return static_cast<Number>(number);
   }
-  say("FAKE_GPU_", name, "=", text, " is not a whole number that is at least 0");
+  say("FAKE_GPU_", name, "=", text, " is not a non-negative integer");
   std::_Exit(2);
 }
 
@@ -46,8 +46,7 @@ Settings read_settings() {
   return read;
 }
 
-/// Reads a list such as "1,0" like CUDA, which ignores the first device that does not exist and
-/// everything after it.
+/// Reads a list such as "1,0" as CUDA does: a device that does not exist ends the list.
 std::vector<int> read_visible_devices() {
   std::vector<int> devices;
   const char* list = std::getenv("CUDA_VISIBLE_DEVICES");

@@ -6,8 +6,8 @@
 
 namespace mnist_train::fake_gpu {
 
-/// The settings of the mock. Each one is an environment variable, named `FAKE_GPU_` and the
-/// member's name in capitals; README.md lists them. All of them are read once, at first use.
+/// The settings of the mock. Each is an environment variable, named `FAKE_GPU_` followed by the
+/// member's name in capitals; README.md describes them. All are read once, at first use.
 struct Settings {
   int count;                 // devices of the machine, ignoring CUDA_VISIBLE_DEVICES
   std::size_t limit_mb;      // allocatable memory per device
@@ -20,12 +20,12 @@ struct Settings {
   std::string report;        // path of the report without ".PID"; empty: none
 };
 
-/// Returns the settings of this process. A value that is not a number ends the process with exit
-/// code 2, because the test that sets it expects it to have an effect.
+/// Returns the settings of this process. An invalid value ends the process with exit code 2,
+/// because the test that set it relies on its effect.
 const Settings& settings();
 
 /// Returns the devices that this process sees, as indices among the machine's devices. The
-/// program's device 1 is the second of them.
+/// program's device 1 is the second one in the list.
 const std::vector<int>& visible_devices();
 
 }  // namespace mnist_train::fake_gpu

@@ -47,15 +47,15 @@ bool may_hang(int device) {
          (settings().hang_device < 0 || settings().hang_device == physical);
 }
 
-/// Never returns on a device that is set to hang, after the set number of launches. Neither that
-/// launch nor any other work on the device completes.
+/// Never returns if the settings make this device hang and it has reached the configured number of
+/// launches, so neither that launch nor any other work on the device completes.
 void hang_if_told(int device) {
   if (!may_hang(device) || started_launches(device) < settings().hang_after_launches) return;
-  say("device ", device, " hangs, as FAKE_GPU_HANG_AFTER_LAUNCHES says");
+  say("device ", device, " hangs because of FAKE_GPU_HANG_AFTER_LAUNCHES");
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-/// Starts a thread that blocks all signals, because they are meant for the program.
+/// Starts a thread with all signals blocked, because they are meant for the program's threads.
 void start_thread(Operation work) {
   sigset_t all;
   sigset_t before;

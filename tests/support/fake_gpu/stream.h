@@ -11,9 +11,8 @@
 
 namespace mnist_train::fake_gpu {
 
-/// A stream of a device: a thread that runs one operation after the other, so the host runs ahead
-/// of it like with a GPU. Streams live as long as the process, because events and graphs refer to
-/// them.
+/// A stream of a device: a thread that runs one operation after the other, while the host runs
+/// ahead, as with a GPU. Streams are never destroyed, because events and graphs refer to them.
 class Stream {
  public:
   /// The number of operations enqueued so far.
@@ -75,11 +74,12 @@ cudaStream_t handle_of(Stream& stream);
 /// Waits until all work enqueued on streams of the device has completed.
 void wait_for_device(int device);
 
-/// Counts a kernel or replay that a device begins, for FAKE_GPU_HANG_AFTER_LAUNCHES. Must be called
-/// by the stream's thread.
+/// Counts a kernel or replay that begins on a device, for FAKE_GPU_HANG_AFTER_LAUNCHES. Must be
+/// called on the stream's thread.
 void count_started_launch(int device);
 
-/// Returns whether `count_started_launch` must be called, so even no-op launches must be enqueued.
+/// Returns whether `count_started_launch` must be called, which means that even no-op launches must
+/// be enqueued.
 bool counts_started_launches();
 
 }  // namespace mnist_train::fake_gpu

@@ -21,11 +21,11 @@
 
 #include "support/grid/order.h"
 
-/// Emulates the grid in which a GPU runs a kernel, so that a kernel's source, included after this
+/// Emulates a GPU's grid of blocks and threads, so that a kernel's source, included after this
 /// header, runs on a CPU. Blocks run one after the other. A thread of a block runs until it ends or
-/// waits for others; only then does the next one begin. Running threads in the opposite order shows
-/// missing barriers. The emulation cannot show races within a warp, missing fences, stale caches,
-/// or resources that a launch needs per thread.
+/// waits for other threads; only then does the next thread begin. Running threads in reverse order
+/// reveals missing barriers. The emulation cannot reveal races within a warp, missing fences, stale
+/// caches, or launches that exceed the resources per thread.
 namespace mnist_train::grid {
 
 struct Index {
@@ -41,7 +41,7 @@ class Block {
 
   /// Runs `body` once for each thread.
   void run(unsigned threads, const std::function<void()>& body);
-  /// Returns when all threads of the scope that have not ended wait at the same barrier.
+  /// Returns when all threads of the scope that have not ended are waiting at the same barrier.
   void wait(Scope scope);
   /// Shares `value` with this thread's warp, and returns the value shared by lane `lane`.
   template <class T>
@@ -52,8 +52,8 @@ class Block {
   static constexpr unsigned kMaxThreads = 1024;
   static constexpr std::size_t kStack_bytes = std::size_t{64} * 1024;
 
-  /// A position in a stack. GCC's built-in jump is a hundred times faster than swapcontext, which
-  /// makes a system call.
+  /// A position in a stack, for GCC's built-in setjmp and longjmp, which are a hundred times faster
+  /// than swapcontext because they make no system call.
   using Place = std::array<void*, 5>;
 
   struct Fiber {
@@ -106,7 +106,7 @@ inline void Block::fail(const char* what) {
 }
 
 inline void Block::run(unsigned threads, const std::function<void()>& body) {
-  if (threads == 0 || threads > kMaxThreads) fail("a block has 1 to 1,024 threads");
+  if (threads == 0 || threads > kMaxThreads) fail("a block must have 1 to 1,024 threads");
   body_ = body;
   threads_ = alive_ = threads;
   begun_ = 0;
@@ -126,7 +126,7 @@ inline void Block::run(unsigned threads, const std::function<void()>& body) {
       Fiber& fiber = *fibers_[used_++];
       resume(fiber);
     } else if (!release_waiting()) {
-      fail("threads of a block wait for different barriers");
+      fail("threads of a block wait at different barriers");
     }
   }
   block = outer;
@@ -141,7 +141,8 @@ inline void Block::prepare(Fiber& fiber) {
   ::makecontext(&fiber.context, &Block::begin_fiber, 0);
 }
 
-/// Runs threads of all blocks; a fiber never ends, because starting one makes a system call.
+/// Runs threads of one block after the other; a fiber never ends, because starting one takes a
+/// system call.
 inline void Block::begin_fiber() {
   for (;;) {
     block->run_threads();
@@ -164,7 +165,7 @@ inline void Block::begin_fiber() {
 [[gnu::noinline, gnu::no_sanitize("address")]] inline void Block::enter(Fiber& fiber) {
   if (std::exchange(fiber.has_begun, true)) go_to(fiber.place);
   ::setcontext(&fiber.context);
-  fail("a thread cannot begin");
+  fail("cannot start a thread");
 }
 
 inline void Block::run_threads() {
@@ -194,7 +195,7 @@ inline void Block::run_threads() {
   leave(fiber);
 }
 
-/// Resumes the threads whose whole scope waits. Returns whether there were any.
+/// Resumes the threads of scopes in which all threads wait. Returns whether there were any.
 inline bool Block::release_waiting() {
   unsigned of_block = 0;
   std::array<unsigned, kMaxThreads / kWarp> of_warp{};
@@ -231,15 +232,15 @@ T Block::exchange(T value, unsigned lane) {
   return given;
 }
 
-/// Only one grid runs at a time, because the state of its threads is global: thread-local variables
-/// would be slow to access in a library that is loaded at run time.
+/// Only one grid runs at a time, because the state of its threads is global: accessing thread-local
+/// variables would be slow in a library that is loaded at run time.
 inline std::mutex grid_mutex;
 inline Block the_block;
 
-/// Translates a pointer of the program to memory that the CPU can access.
+/// Translates a pointer of the program to an address that the CPU can access.
 using Translate = void* (*)(void* address);
 
-/// A kernel that can be found by name.
+/// A kernel function with its parameter types erased.
 class Kernel {
  public:
   using Work = std::function<void(unsigned blocks, unsigned threads)>;
@@ -298,7 +299,7 @@ inline std::map<std::string, Kernel>& all_kernels() {
 
 }  // namespace mnist_train::grid
 
-// Keywords and functions of CUDA C++.
+// CUDA C++ keywords and functions.
 #define __global__
 #define __device__
 #define __restrict__ __restrict
@@ -333,7 +334,7 @@ T atomicAdd(T* address, T value) {
 }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
-/// Product and sum with separate rounding, which the compiler must not fuse.
+/// Multiplication and addition that the compiler must not fuse into an operation with one rounding.
 inline float __fmul_rn(float a, float b) {
   const volatile float product = a * b;
   return product;
