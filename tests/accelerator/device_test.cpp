@@ -9,7 +9,7 @@
 namespace mnist_train::accelerator {
 namespace {
 
-TEST_CASE("peak memory counts touched pages, and never falls") {
+TEST_CASE("peak memory counts touched pages and never decreases") {
   const std::int64_t before = peak_memory_bytes(at::kCPU);
   {
     const std::vector<char> block(64 << 20, 'x');
@@ -20,7 +20,7 @@ TEST_CASE("peak memory counts touched pages, and never falls") {
   CHECK(after >= before);
 }
 
-TEST_CASE("a CPU has nothing to wait for") { synchronize(at::kCPU); }
+TEST_CASE("synchronizing a CPU is a no-op") { synchronize(at::kCPU); }
 
 TEST_CASE("a wait ends once the event has completed") {
   const double done_s = monotonic_seconds() + 0.02;

@@ -24,7 +24,7 @@ PictureFolder photos(std::vector<std::int64_t> class_sizes = {400, 420}) {
   return pictures;
 }
 
-/// Grayscale characters of 28 x 28.
+/// Grayscale characters of 28 x 28 pixels, in ten classes.
 PictureFolder digits(std::int64_t of_each) {
   PictureFolder pictures{"/digits", {}, {}, std::vector<std::int64_t>(10, of_each)};
   for (int digit = 0; digit < 10; ++digit) {
@@ -51,7 +51,7 @@ void check_sound(const PictureFolder& pictures) {
   CHECK(proposal.reasons.size() >= 5);
 }
 
-TEST_CASE("photos of several shapes are cropped, mirrored and partly held out") {
+TEST_CASE("photos of several shapes are cropped and mirrored, and some are held out") {
   const Json config = proposed(photos());
   const Json& data = config.at("data");
   CHECK(data.at("train") == "/photos");
@@ -105,7 +105,7 @@ TEST_CASE("pictures of any size get a network that fits them") {
   check_sound(pictures);
 }
 
-TEST_CASE("drawings and elongated pictures are padded, and pictures of one shape keep it") {
+TEST_CASE("drawings and elongated pictures are padded; pictures of equal shape keep it") {
   PictureFolder pictures = photos();
   pictures.survey.transparent = 0.9;
   CHECK(proposed(pictures).at("data").at("fit") == "pad");
@@ -147,7 +147,7 @@ TEST_CASE("given weights, the proposed config fine-tunes their network") {
   CHECK(config.at("epochs") < proposed(pictures).at("epochs"));
 }
 
-TEST_CASE("train, val and test folders are used as sets, not as classes") {
+TEST_CASE("folders named train, val and test are used as sets, not as classes") {
   const testing::TempFolder folder;
   for (const char* name : {"Train/a/1.png", "Train/b/1.png", "Train/b/2.png", "val/a/1.png"}) {
     folder.write(name, testing::png(9, 9));
@@ -161,7 +161,7 @@ TEST_CASE("train, val and test folders are used as sets, not as classes") {
   CHECK(open_picture_folder(folder.path()).test == folder.path() / "test");
 }
 
-TEST_CASE("a folder that cannot be trained on is refused with a remedy") {
+TEST_CASE("the error about a folder that cannot be trained on suggests a remedy") {
   const testing::TempFolder folder;
   const auto message = [&](const std::filesystem::path& path) {
     const auto failure = testing::error_of([&] { (void)open_picture_folder(path); });

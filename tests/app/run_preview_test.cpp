@@ -23,7 +23,7 @@ std::uint8_t pixel(const imaging::Image& picture, std::int64_t y, std::int64_t x
       .pixels[static_cast<std::size_t>((y * picture.width + x) * picture.channels + channel)];
 }
 
-TEST_CASE("every image is on the page at the position in its facts, pixel by pixel") {
+TEST_CASE("every image is on the page, unchanged and at the stated position") {
   const std::int64_t channels = GENERATE(1, 3);
   const std::int64_t scale = GENERATE(1, 4);
   const std::vector<RankPreview> previews{preview(5, channels, 1), preview(0, channels, 0),
@@ -68,7 +68,7 @@ TEST_CASE("only small images are enlarged") {
   CHECK(comfortable_scale({of_side(28, 60000)}) == 1);
 }
 
-TEST_CASE("classes are listed in the arrangement of the grid") {
+TEST_CASE("classes are listed in the same rows and columns as the grid's images") {
   RankPreview mixed = preview(5, 1, 0);
   mixed.facts[3] = {{"sample", 3}, {"label", 12}, {"class", "Ankle boot"}};
   CHECK(classes_text(mixed) ==

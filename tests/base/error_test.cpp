@@ -7,7 +7,7 @@
 namespace mnist_train {
 namespace {
 
-TEST_CASE("a short message is one line without a source location") {
+TEST_CASE("short_message returns one line without the source location") {
   const auto said = [](const std::string& text) { return short_message(std::runtime_error(text)); };
   CHECK(
       said("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Read error [::1]:7: gone") ==

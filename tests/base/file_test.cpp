@@ -25,7 +25,7 @@ std::string read(const fs::path& path) { return read_file(path, kPlenty, ExitCod
 
 bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
 
-TEST_CASE("errors on a full disk come with advice") {
+TEST_CASE("errors on a full disk include advice") {
   const auto said = [](int error) {
     return error_of([&] {
              errno = error;
@@ -40,7 +40,7 @@ TEST_CASE("errors on a full disk come with advice") {
   CHECK(said(EIO) == std::string("a/file: cannot write: ") + std::strerror(EIO));
 }
 
-TEST_CASE("a descriptor is closed once, by its last owner") {
+TEST_CASE("a descriptor is closed once, by its final owner") {
   int number = -1;
   {
     UniqueFd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -94,7 +94,7 @@ TEST_CASE("files planted by others are refused and left unchanged") {
   refuses(kPlanted);
   fs::create_directory(planted);
   refuses("Is a directory");
-  if (::geteuid() != 0) return;  // others cannot give files away
+  if (::geteuid() != 0) return;  // only root can give files away
   folder.write(".file.part", "theirs");
   REQUIRE(::chown(planted.c_str(), 12345, 12345) == 0);
   refuses(kPlanted);
@@ -105,7 +105,7 @@ TEST_CASE("files planted by others are refused and left unchanged") {
   CHECK_NOTHROW(open_private_file(planted, ExitCode::kData));
 }
 
-TEST_CASE("an unsupported sync is not an error, but a failed one is") {
+TEST_CASE("an unsupported sync is not an error, but a failed sync is") {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
   const UniqueFd ends[] = {UniqueFd(pipe[0]), UniqueFd(pipe[1])};
@@ -160,7 +160,7 @@ TEST_CASE("only a regular file is replaced") {
   CHECK(names_in(folder.path()) == std::vector<std::string>{"pipe"});
 }
 
-TEST_CASE("a file above the size limit is refused, and one of exactly that size is read") {
+TEST_CASE("a file above the size limit is refused, and a file of exactly that size is read") {
   const TempFolder folder;
   const fs::path path = folder.write("file", "12345");
   CHECK(read_file(path, 5, ExitCode::kData) == "12345");
@@ -226,7 +226,7 @@ TEST_CASE("a failed rename names the path and cleans up") {
               ExitCode::kRunFailed, "missing folder " + (folder.path() / "no").string());
 }
 
-TEST_CASE("a dead process's leftover is replaced, but a link of that name is not followed") {
+TEST_CASE("a dead process's leftover file is replaced, but a link of that name is not followed") {
   const TempFolder folder;
   const fs::path result = folder.path() / "result";
   const fs::path leftover = folder.write("result.partial-" + std::to_string(::getpid()), "left");
@@ -299,7 +299,7 @@ TEST_CASE("querying a lock does not block others") {
   }
 }
 
-TEST_CASE("unsupported files are recognised by their first bytes, and tables by their extension") {
+TEST_CASE("unsupported files are recognised by their first bytes, and tables by extension") {
   const TempFolder folder;
   const auto name_of = [&](const std::string& name, const std::string& content) {
     const auto kind = kind_of_file(folder.write(name, content));

@@ -12,7 +12,7 @@ TEST_CASE("digests of text and bytes match xxh128sum") {
   CHECK(hash_hex(std::vector<std::uint8_t>{'a', 'b', 'c'}) == hash_hex("abc"));
 }
 
-TEST_CASE("hashing in pieces gives the digest of the whole") {
+TEST_CASE("hashing in pieces gives the same digest as hashing at once") {
   const std::string content = testing::noise(5000);
   for (const std::size_t piece : {1U, 7U, 256U, 1024U, 4999U}) {
     Hasher hasher;
@@ -21,7 +21,7 @@ TEST_CASE("hashing in pieces gives the digest of the whole") {
     }
     CHECK(hasher.hex_digest() == hash_hex(content));
   }
-  // A digest can be taken between updates.
+  // A digest can be computed between updates.
   Hasher hasher;
   hasher.update("ab", 2);
   CHECK(hasher.hex_digest() == hash_hex("ab"));

@@ -7,7 +7,7 @@
 namespace mnist_train {
 namespace {
 
-TEST_CASE("without LibTorch, the calling thread does all of the work in one part") {
+TEST_CASE("without LibTorch, the calling thread does all the work in one part") {
   std::vector<std::pair<std::int64_t, std::int64_t>> parts;
   std::thread::id thread;
   parallel_for(3, 1000, 1, [&](std::int64_t begin, std::int64_t end) {

@@ -19,27 +19,27 @@ namespace {
 namespace fs = std::filesystem;
 using namespace testing;
 
-TEST_CASE("commands show paths in the working directory as relative") {
+TEST_CASE("commands show paths inside the working directory as relative") {
   const auto here = std::filesystem::current_path();
   CHECK(path_to_type(here / "runs" / "model.pt") == "runs/model.pt");
   CHECK(path_to_type("/elsewhere/model.pt") == "/elsewhere/model.pt");
 }
 
-TEST_CASE("a program that is not in PATH is typed by its path") {
+TEST_CASE("a program outside PATH is shown with its path") {
   const testing::ScopedEnvironment nowhere("PATH", "/nowhere");
   const std::filesystem::path typed = program_to_type();
-  CHECK(typed.filename() == "mnist-train");  // although the test program has another name
+  CHECK(typed.filename() == "mnist-train");  // although the test program has a different name
   CHECK(typed.has_parent_path());
 }
 
-TEST_CASE("words are quoted only if a shell would split them") {
+TEST_CASE("words are quoted only if a shell requires it") {
   CHECK(shell_word("runs/a-b.json") == "runs/a-b.json");
   CHECK(shell_word("a b") == "'a b'");
   CHECK(shell_word("it's") == "'it'\\''s'");
   CHECK(shell_word("") == "''");
 }
 
-/// A file in place of the console.
+/// A file that replaces the console.
 struct Console {
   TempFolder folder;
   fs::path path = folder.path() / "console";
@@ -81,7 +81,7 @@ TEST_CASE("each console line starts with the prefix") {
   CHECK(console.text() == "rank 1: one 2\n");
 }
 
-TEST_CASE("the log file is appended to, from level debug up, with time and level") {
+TEST_CASE("messages from level debug up are appended to the log file, with time and level") {
   const Console console;
   LogSetup setup = console.setup("error");
   setup.file = console.folder.path() / "logs" / "rank-0.log";
@@ -133,7 +133,7 @@ TEST_CASE("control, bidirectional and invisible characters and invalid UTF-8 are
   for (const auto& [text, escaped] : {
            Case{"\x9b"
                 "31m",
-                "\\x9b31m"},  // the C1 control CSI as one byte
+                "\\x9b31m"},  // the C1 control character CSI as one byte
            Case{"\xc2\x9b"
                 "31m",
                 "\\u009b31m"},  // CSI in UTF-8
@@ -151,14 +151,14 @@ TEST_CASE("control, bidirectional and invisible characters and invalid UTF-8 are
   }
 }
 
-TEST_CASE("a block shows the beginning of very long lines") {
+TEST_CASE("very long lines in a block are truncated") {
   const std::string block = as_block("one\n" + std::string(30'000, '\xff') + "\ntwo\n");
   CHECK(block.size() < 40'000);
   CHECK_THAT(block, StartsWith("one\n  \\xff"));
   CHECK_THAT(block, EndsWith("… (21808 more bytes)\n  two\n  "));
 }
 
-TEST_CASE("an error names a log file that cannot be opened or whose folder cannot be created") {
+TEST_CASE("the error names a log file that cannot be opened or whose folder cannot be created") {
   const TempFolder folder;
   const fs::path target = folder.write("target", "");
   fs::create_symlink(target, folder.path() / "link");
@@ -172,7 +172,7 @@ TEST_CASE("an error names a log file that cannot be opened or whose folder canno
 }
 
 TEST_CASE("a closed pipe does not end the process") {
-  // In a child process that ignores SIGPIPE, as workers do.
+  // A child process ignores SIGPIPE, as workers do.
   const pid_t child = ::fork();
   if (child == 0) {
     ::signal(SIGPIPE, SIG_IGN);
@@ -192,7 +192,7 @@ TEST_CASE("a closed pipe does not end the process") {
 }
 
 TEST_CASE("globs match like Python's fnmatch.fnmatchcase") {
-  using Case = std::tuple<const char*, const char*, bool>;  // computed by Python 3.11
+  using Case = std::tuple<const char*, const char*, bool>;  // expected results are Python 3.11's
   const std::vector<Case> cases{
       {"*", "a.b.c", true},
       {"*", "", true},
@@ -230,7 +230,7 @@ TEST_CASE("a glob with many stars does not take exponential time") {
   CHECK_FALSE(matches_glob(pattern + "b", std::string(5000, 'a')));
 }
 
-TEST_CASE("a long list of names ends with the number of omitted names") {
+TEST_CASE("a long list of names is cut short and ends with the number of omitted names") {
   const std::vector<std::string> names{"a", "b", "c"};
   CHECK(first_names(names, 3) == "a, b, c");
   CHECK(first_names(names, 1) == "a and 2 more");

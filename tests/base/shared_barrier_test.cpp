@@ -10,17 +10,17 @@ namespace {
 
 constexpr int kRanks = 3;
 
-/// Memory of a barrier. Threads stand in for processes.
+/// A barrier's memory. Threads stand in for processes.
 struct Memory {
   alignas(64) std::array<std::byte, 1024> bytes{};
 
   Memory() { REQUIRE(SharedBarrier::bytes(kRanks) <= bytes.size()); }
 };
 
-TEST_CASE("after a barrier each rank sees everything that the others wrote before it") {
+TEST_CASE("after a barrier, each rank sees everything that the others wrote before it") {
   const auto memory = std::make_unique<Memory>();
   constexpr int kRounds = 300;
-  std::array<int, kRanks> written{};  // plain numbers, so that the thread sanitizer watches them
+  std::array<int, kRanks> written{};  // not atomic, so that the thread sanitizer checks them
   std::array<bool, kRanks> right{};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -31,7 +31,7 @@ TEST_CASE("after a barrier each rank sees everything that the others wrote befor
         written[static_cast<std::size_t>(rank)] = round;
         barrier.arrive_and_wait([](int) {});
         for (const int number : written) all_right = all_right && number == round;
-        barrier.arrive_and_wait([](int) {});  // before anyone writes again
+        barrier.arrive_and_wait([](int) {});  // before any rank writes again
       }
       right[static_cast<std::size_t>(rank)] = all_right;
     });
@@ -40,7 +40,7 @@ TEST_CASE("after a barrier each rank sees everything that the others wrote befor
   CHECK(right == std::array<bool, kRanks>{true, true, true});
 }
 
-TEST_CASE("a waiting rank learns which ranks are missing, and may give up") {
+TEST_CASE("a waiting rank learns which ranks are missing and may give up") {
   const auto memory = std::make_unique<Memory>();
   std::vector<int> missing;
   const auto give_up = [&](int rank) {

@@ -36,7 +36,7 @@ TEST_CASE("sizes are rounded up to whole cache lines") {
   CHECK(cache_aligned(65) == 128);
 }
 
-TEST_CASE("a started thread blocks all signals, and its starter's mask stays unchanged") {
+TEST_CASE("a started thread blocks all signals, and the calling thread's mask is unchanged") {
   sigset_t before;
   REQUIRE(::pthread_sigmask(SIG_SETMASK, nullptr, &before) == 0);
   sigset_t inside;
@@ -77,7 +77,7 @@ TEST_CASE("the process state distinguishes running processes from zombies") {
 
 constexpr double kMiB = 1 << 20;
 
-/// The kernel's files for a process in the cgroup /job/task.
+/// The kernel's files that describe a process in the cgroup /job/task.
 struct Kernel : TempFolder {
   explicit Kernel(int cgroups) : version(cgroups) {
     write("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n");
@@ -229,7 +229,7 @@ TEST_CASE("an out-of-memory kill is reported once, with its limit") {
   }
 }
 
-TEST_CASE("a kill without a limit is due to the machine's memory") {
+TEST_CASE("an out-of-memory kill without a cgroup limit is due to the machine's memory") {
   const Kernel kernel(2);
   MemoryKills kills(kernel.path());
   kernel.write("proc/vmstat", "oom_kill 4\n");
@@ -261,7 +261,7 @@ TEST_CASE("an error names the limit that caused it and how to raise it") {
   CHECK_THAT(error_text(EFBIG), ContainsSubstring("(ulimit -f is 3 MiB)"));
 }
 
-TEST_CASE("a library's functions are found by name") {
+TEST_CASE("functions of a library are found by name") {
   const SharedLibrary library("libm.so.6");
   REQUIRE(library.loaded());
   CHECK(library.error().empty());

@@ -25,9 +25,8 @@ using namespace testing;
 /// Building blocks of valid and hostile pickles; opcodes are named as in Python's pickletools.
 namespace pickles {
 
-/// The pickle that PyTorch 2.11 under Python 3.11 writes for the state_dict of
-/// `Sequential(a=Linear(2, 3))`: an OrderedDict with attributes, "a.weight" [3,2] in storage 0 and
-/// "a.bias" [3] in storage 1.
+/// A pickle by PyTorch 2.11 (Python 3.11) of the state_dict of `Sequential(a=Linear(2, 3))`: an
+/// OrderedDict with attributes, "a.weight" [3,2] in storage 0 and "a.bias" [3] in storage 1.
 const std::string kFromPython = [] {
   constexpr char kBytes[] =
       "\x80\x02"
@@ -259,8 +258,7 @@ TEST_CASE("a small file cannot expand to much memory") {
   }
 }
 
-/// Returns the reason why a pickle or an entry of its state_dict is refused; nullopt if all entries
-/// are read.
+/// Returns why a pickle or an entry of its state_dict is refused; nullopt if all entries are read.
 std::optional<std::string> refusal(std::string_view pickle) {
   try {
     for (const auto& [name, tensor] : unpickle_state_dict(pickle)) {

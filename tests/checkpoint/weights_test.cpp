@@ -145,7 +145,7 @@ NamedTensors started(const NamedTensors& file, const std::vector<std::string>& f
   return state_dict(*model);
 }
 
-/// Returns the error of loading weights into a model other than to start a run.
+/// Loads weights into a model without starting a run; returns the error.
 Failure loading(const fs::path& path) {
   return error_of([&] { load_weights(*tiny_model(1, true), {path, {}}, kImages); });
 }

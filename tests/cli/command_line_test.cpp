@@ -13,7 +13,7 @@ using Catch::Matchers::ContainsSubstring;
 
 }  // namespace
 
-TEST_CASE("training needs no command's name") {
+TEST_CASE("without a command name, the command is train") {
   for (const Arguments& arguments :
        {Arguments{"--config", "c.json"}, Arguments{"-c", "c.json"}, Arguments{"--config=c.json"},
         Arguments{"train", "--config", "c.json"},
@@ -27,7 +27,7 @@ TEST_CASE("training needs no command's name") {
   }
 }
 
-TEST_CASE("every flag of training is parsed") {
+TEST_CASE("every flag of train is parsed") {
   const CommandLine line = parse_command_line(
       {"-c", "-", "--set", "a.b=1", "--output", "out", "--resume", "auto", "--nproc_per_node", "2",
        "--dry-run", "--log-level", "debug", "--quiet", "--set=c=[1,2]"});
@@ -41,7 +41,7 @@ TEST_CASE("every flag of training is parsed") {
   CHECK(line.quiet);
 }
 
-TEST_CASE("a config or checkpoint without its flag, or for a command without one, gets advice") {
+TEST_CASE("a config or checkpoint without its flag, or where none is accepted, gets advice") {
   const auto refusal = [](const Arguments& arguments) {
     return testing::error_of([&] { (void)parse_command_line(arguments); }).message;
   };
@@ -54,7 +54,7 @@ TEST_CASE("a config or checkpoint without its flag, or for a command without one
   CHECK_THAT(refusal({"-c", "c", "--deterministic", "true"}), has_advice);
 }
 
-TEST_CASE("several configs keep their order, and each flag takes one") {
+TEST_CASE("several configs keep their order, and each --config takes one") {
   CHECK(parse_command_line({"-c", "a.json", "--config", "-", "--config=b.json"}).configs ==
         Arguments{"a.json", "-", "b.json"});
   CHECK(parse_command_line({"predict", "--checkpoint", "m.pt", "-c", "a", "-c", "b", "i.png"})
@@ -96,7 +96,7 @@ TEST_CASE("an extension that contradicts the format of an export is refused") {
   }
 }
 
-TEST_CASE("help and version are printed, and examples name their command") {
+TEST_CASE("help and version are printed, and the help of a command has examples of it") {
   for (const Arguments& arguments : {Arguments{"--help"}, Arguments{"-h"},
                                      Arguments{"train", "--help"}, Arguments{"export", "-h"}}) {
     const CommandLine line = parse_command_line(arguments);
@@ -119,7 +119,7 @@ TEST_CASE("help and version are printed, and examples name their command") {
   }
 }
 
-TEST_CASE("a wrong call is refused in one line, and a second one points to help") {
+TEST_CASE("a usage error is one line, followed by a line that points to the help") {
   using Case = std::pair<Arguments, std::string>;
   const auto [arguments, reason] = GENERATE(values<Case>({
       {{}, "mnist-train train: --config is required, such as --config mnist\n"},

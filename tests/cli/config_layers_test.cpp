@@ -36,7 +36,7 @@ std::string message_for(const std::string& file, const std::vector<std::string>&
 
 }  // namespace
 
-TEST_CASE("later layers win: file, environment, flags, --set from left to right") {
+TEST_CASE("later layers win: file, environment, flags, then --set from left to right") {
   const ScopedEnvironment environment("MNIST_TRAIN_SET",
                                       R"({"seed":2,"epochs":2,"launch":{"max_restarts":7}})");
   CommandLine line;
@@ -66,7 +66,7 @@ TEST_CASE("later layers win: file, environment, flags, --set from left to right"
   CHECK(config.output == std::filesystem::current_path() / "of-set");
 }
 
-TEST_CASE("later files override earlier ones, each checked and with paths relative to itself") {
+TEST_CASE("later files override earlier ones; each is checked, and its paths are relative to it") {
   const auto first = file_of(
       R"({"seed":1,"epochs":7,"batch_size":5,"data":{"root":"data","limit_train":9},"output":"o"})");
   const auto second =
@@ -90,7 +90,7 @@ TEST_CASE("later files override earlier ones, each checked and with paths relati
         "h:1:2: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
 }
 
-TEST_CASE("the output of an export is no run folder, and an empty variable no layer") {
+TEST_CASE("an export's output does not set the run folder, and an empty variable is not a layer") {
   const ScopedEnvironment environment("MNIST_TRAIN_SET", "");
   CHECK(settings::write_run_config(read("{}", {}), true) ==
         settings::write_run_config(settings::RunConfig{}, true));
@@ -100,7 +100,7 @@ TEST_CASE("the output of an export is no run folder, and an empty variable no la
   CHECK_FALSE(read_layers(line, {}).config.output);
 }
 
-TEST_CASE("a value of --set is JSON where it can be, else a string") {
+TEST_CASE("a value of --set is parsed as JSON if possible, else as a string") {
   CHECK(read("{}", {"epochs=3"}).train.epochs == 3);
   CHECK(read("{}", {"learning_rate=1e-3"}).train.learning_rate == 1e-3);
   CHECK(read("{}", {"deterministic=true"}).train.deterministic);
@@ -118,7 +118,7 @@ TEST_CASE("a value of --set is JSON where it can be, else a string") {
         "--set output=2026: /output: expected a path or null, found 2026");
 }
 
-TEST_CASE("a mistake in --set is reported with its flag") {
+TEST_CASE("a mistake in --set is reported with the flag") {
   CHECK(message_for("{}", {"epochs=ten"}) ==
         "--set epochs=ten: /epochs: expected an integer from 1 to 2147483647, found the string "
         "\"ten\"");
@@ -162,7 +162,7 @@ TEST_CASE("all layers' problems are reported together") {
         "--set lr=1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
 }
 
-TEST_CASE("if a layer is no JSON object, only the mistakes of single layers are reported") {
+TEST_CASE("if a layer is not a JSON object, only mistakes within single layers are reported") {
   const ScopedEnvironment environment("MNIST_TRAIN_SET", "[1]");
   CHECK(message_for("{\"epochs\":}", {"lr=1", "epochs"}) ==
         "f:1:11: /epochs: expected a value, found }\n"
@@ -171,7 +171,7 @@ TEST_CASE("if a layer is no JSON object, only the mistakes of single layers are 
         "--set epochs: /: expected KEY.PATH=VALUE, such as epochs=2, found \"epochs\"");
 }
 
-TEST_CASE("a layer does not hide mistakes in one below it") {
+TEST_CASE("a layer does not hide mistakes in layers below it") {
   using Case = std::tuple<const char*, const char*, const char*>;
   const auto [file, set, message] = GENERATE(values<Case>({
       {R"({"data":"fashion-mnist"})", "data.limit_train=9",
@@ -187,7 +187,7 @@ TEST_CASE("a layer does not hide mistakes in one below it") {
   CHECK(message_for(file, {set}) == message);
 }
 
-TEST_CASE("a rule over several keys applies to the merged layers") {
+TEST_CASE("a rule about several keys applies to the merged layers") {
   CHECK(read(R"({"early_stopping":{"patience":3}})", {"early_stopping.min_delta=0.5"})
             .train.early_stopping->patience == 3);
   CHECK(message_for("{}", {"early_stopping.min_delta=0.5"}) ==
@@ -198,7 +198,7 @@ TEST_CASE("a rule over several keys applies to the merged layers") {
             .data.train_per_process.size() == 2);
 }
 
-TEST_CASE("a value that is no JSON hides no other mistake and causes no second one") {
+TEST_CASE("a value that is not JSON neither hides other mistakes nor causes further ones") {
   CHECK(message_for("{\"epochs\":NaN,\"batch_sise\":3,\"data\":{\"format\":idx,\"train\":\"a\"}}",
                     {"lr=1"}) ==
         "f:1:11: /epochs: expected a value, found NaN (JSON has no such number)\n"
@@ -227,7 +227,7 @@ TEST_CASE("a later layer that sets one of two exclusive keys unsets the other") 
   CHECK(read(cycle, {"schedule.pct_start=0.4"}).train.schedule.max_learning_rate == 1);
 }
 
-TEST_CASE("values of --set that are valid together may come in any order") {
+TEST_CASE("values of --set that are valid together may be in any order") {
   using Case = std::tuple<const char*, std::vector<std::string>, const char*>;
   const auto [file, sets, effect] = GENERATE(values<Case>({
       {R"({"data":{"format":"image-folder","train":"a","test":"b"}})",
@@ -270,7 +270,7 @@ TEST_CASE("values of --set that are valid together may come in any order") {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST_CASE("variable and config files may set keys that depend on another layer") {
+TEST_CASE("the variable and config files may set keys that depend on another layer") {
   const auto base = file_of(R"({"data":{"format":"image-folder","train":"a","test":"b"},
                                "schedule":{"name":"one_cycle","max_learning_rate":1}})");
   const auto parts = file_of(R"({"data":{"train":"c","test":"d"},"schedule":{"patience":3}})", "g");
@@ -288,7 +288,7 @@ TEST_CASE("variable and config files may set keys that depend on another layer")
         std::filesystem::current_path() / "c");
 }
 
-TEST_CASE("keys that belong to another value are dropped only from the layers below it") {
+TEST_CASE("a value drops keys that do not apply to it only from the layers below") {
   const char* files = R"({"data":{"format":"idx","train":"a","test":"b"}})";
   CHECK(message_for(files, {"data.format=lmdb", "data.train=c"}) ==
         "--set data.format=lmdb: /data/format: requires test: a test set, or a fraction of train "
@@ -307,7 +307,7 @@ TEST_CASE("keys that belong to another value are dropped only from the layers be
             .train.shards == std::nullopt);
 }
 
-TEST_CASE("paths that begin with ~/ are in the home folder") {
+TEST_CASE("paths that begin with ~/ are relative to the home folder") {
   const ScopedEnvironment home("HOME", "/home/of a user");
   const auto config = read(
       R"({"output":"~/o","data":{"format":"idx","train_per_process":["~/a",{"images":"~/i","labels":"~"}],
@@ -329,7 +329,7 @@ TEST_CASE("paths that begin with ~/ are in the home folder") {
         "path");
 }
 
-TEST_CASE("two keys that exclude each other in one layer are refused, whatever is below") {
+TEST_CASE("two mutually exclusive keys in one layer are refused, whatever the layers below set") {
   const std::string both = R"({"batch_size":1,"batch_size_per_process":2})";
   CHECK(message_for(both, {"epochs=1"}) ==
         "f:1:42: /batch_size_per_process: conflicts with batch_size; set only one of them");
@@ -350,7 +350,7 @@ TEST_CASE("two batch sizes in different layers are refused") {
             .train.batch_size_per_process == 64);
 }
 
-TEST_CASE("a name instead of a group is answered with the key that takes it") {
+TEST_CASE("a name in place of a group is refused with a suggestion of the key that takes it") {
   CHECK(message_for("{}", {"schedule=cosine"}) ==
         "--set schedule=cosine: /schedule: expected an object, found the string \"cosine\"; did "
         "you mean "
@@ -362,7 +362,7 @@ TEST_CASE("a name instead of a group is answered with the key that takes it") {
         "--set schedule=cosinus: /schedule: expected an object, found the string \"cosinus\"");
 }
 
-TEST_CASE("the configs that come with the program are found relative to the executable") {
+TEST_CASE("the shipped configs are found relative to the executable") {
   const std::vector<std::string> names = shipped_configs();
   for (const char* name : {"dali_mlp", "mnist", "own_network"}) {
     CAPTURE(name);
@@ -371,22 +371,22 @@ TEST_CASE("the configs that come with the program are found relative to the exec
   CHECK(std::is_sorted(names.begin(), names.end()));
 }
 
-TEST_CASE("a name without a file means the config that comes with the program") {
+TEST_CASE("a name that is not a file means a shipped config") {
   CHECK_THAT(find_config("mnist"), Catch::Matchers::EndsWith("/configs/mnist.json"));
   CHECK(find_config("mnist.json") == find_config("mnist"));
   CHECK(std::filesystem::path(find_config("mnist")).is_absolute());
 }
 
-TEST_CASE("files, paths and standard input are taken as they are") {
+TEST_CASE("files, paths and standard input are used as given") {
   const testing::TempFolder folder;
   const std::string file = folder.path() / "mnist.json";
   std::ofstream(file) << "{}";
   CHECK(find_config(file) == file);
   CHECK(find_config("-") == "-");
-  CHECK(find_config(folder.path()) == folder.path());  // the reader says that it is a folder
+  CHECK(find_config(folder.path()) == folder.path());  // reading it reports that it is a folder
 }
 
-TEST_CASE("an unknown config is refused with a list of those that come with the program") {
+TEST_CASE("the error about an unknown config lists the shipped ones") {
   for (const char* name : {"mnits", "runs/mnits.json", "configs_of_mine/mnist.json"}) {
     CAPTURE(name);
     const auto failure = testing::error_of([&] { find_config(name); });

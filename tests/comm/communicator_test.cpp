@@ -19,7 +19,7 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 using namespace testing;
 
-TEST_CASE("each rank receives the next one's tensor, whatever its number of rows") {
+TEST_CASE("each rank receives the next rank's tensor, whatever its number of rows") {
   const std::vector<std::int64_t> rows{2, 0, 3};
   for (const at::ScalarType type : {at::kByte, at::kFloat, at::kLong}) {
     for (const std::size_t ranks : {1, 2, 3}) {
@@ -72,7 +72,7 @@ TEST_CASE("all_reduce_sum adds over ranks, and broadcast sends rank 0's tensor, 
   }
 }
 
-TEST_CASE("texts of any length are exchanged, repeatedly") {
+TEST_CASE("texts of any length can be exchanged, repeatedly") {
   const std::vector<std::string> texts{"",
                                        "one",
                                        std::string("\0\xff\n", 3),
@@ -90,7 +90,7 @@ TEST_CASE("texts of any length are exchanged, repeatedly") {
     }
     return exchanged;
   });
-  for (std::size_t i = 0; i < texts.size(); ++i) {  // no message on failure: the texts are too long
+  for (std::size_t i = 0; i < texts.size(); ++i) {  // CHECK would print the long texts
     const std::string& text = texts[i];
     for (const auto& rank : seen) CHECK((rank[i].first == text));
     CHECK((seen[0][i].second == std::vector<std::string>{"0" + text, "1" + text, "2" + text}));
@@ -155,7 +155,7 @@ constexpr std::array kVariables{"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_FR
                                 "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_DUMP_TEMP_FILE",
                                 "NCCL_SOCKET_IFNAME"};
 
-/// Sets all of them to `value` until the result is destroyed.
+/// Sets all `kVariables` to `value` until the result is destroyed.
 std::vector<std::unique_ptr<ScopedEnvironment>> all_set_to(const char* value) {
   std::vector<std::unique_ptr<ScopedEnvironment>> scopes;
   for (const char* name : kVariables) {
@@ -169,7 +169,7 @@ std::string value_of(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-TEST_CASE("NCCL uses loopback on one host, and dumps its last collectives if there is a folder") {
+TEST_CASE("NCCL uses loopback on one host, and dumps its last collectives if a folder is given") {
   const auto [one_host, folder, interface, file] =
       GENERATE(table<bool, const char*, const char*, const char*>(
           {{true, "/run/logs", "lo", "/run/logs/nccl-rank-"}, {false, "", "", ""}}));
@@ -182,7 +182,7 @@ TEST_CASE("NCCL uses loopback on one host, and dumps its last collectives if the
   CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE") == file);
 }
 
-TEST_CASE("variables that the user has set are not changed") {
+TEST_CASE("environment variables that the user has set are not changed") {
   const auto mine = all_set_to("mine");
   set_nccl_defaults(/*one_host=*/true, "/run/logs");
   for (const char* name : kVariables) CHECK(value_of(name) == "mine");
@@ -199,7 +199,7 @@ TEST_CASE("a time-out is recognised from the backend's message") {
   CHECK_FALSE(is_timeout(std::runtime_error("Connection closed by peer")));
 }
 
-TEST_CASE("a rank that runs out of memory has not lost another rank") {
+TEST_CASE("a rank that runs out of memory does not report the loss of another rank") {
   const auto failure_of = [](const auto& error) {
     return error_of([&] { translate_failures("all-reduce", [&] { throw error; }); });
   };
@@ -230,7 +230,7 @@ TEST_CASE("running out of memory in LibTorch's allocator is recognised") {
 constexpr double kLong_s = 30;
 constexpr double kShort_s = 0.3;
 
-/// The store of torchrun's agent, which serves all attempts.
+/// The store of a torchrun agent, which serves all attempts.
 c10::intrusive_ptr<c10d::TCPStore> agent_store(const launch::ListenSocket& listener, int fd) {
   c10d::TCPStoreOptions options;
   options.isServer = true;
@@ -247,11 +247,11 @@ RendezvousOptions agent_worker(int rank, int port, const std::string& prefix, do
   return options;
 }
 
-/// Ranks that meet at rank 0's store, which lives as long as the object.
+/// Ranks that meet at rank 0's store, which exists as long as this object.
 struct Meeting {
   explicit Meeting(int world_size) : ranks(world_size), results(static_cast<std::size_t>(ranks)) {}
 
-  /// Meets as `rank`, after `change(options)`.
+  /// Performs the rendezvous as `rank`, with options modified by `change(options)`.
   template <class Change>
   RendezvousResult& meet(int rank, const Change& change, double timeout_s = kLong_s) {
     RendezvousOptions options = rendezvous_of(rank, ranks, listener.port, fd, timeout_s);
@@ -265,7 +265,7 @@ struct Meeting {
   std::vector<RendezvousResult> results;
 };
 
-TEST_CASE("the error lists missing ranks") {
+TEST_CASE("the error about an incomplete rendezvous lists the missing ranks") {
   Meeting meeting(3);
   const Failure failure = error_of([&] {
     meeting.meet(
@@ -277,7 +277,7 @@ TEST_CASE("the error lists missing ranks") {
                               "missing: rank 1, rank 2"));
 }
 
-TEST_CASE("a rank with a different config, world size or backend is refused, and none continues") {
+TEST_CASE("no rank continues if one has a different config, world size or backend") {
   using Change = void (*)(RendezvousOptions&);
   const auto [change, message] = GENERATE(table<Change, const char*>({
       {[](RendezvousOptions& options) { options.fingerprint = "another config"; },
@@ -301,10 +301,10 @@ TEST_CASE("a rank with a different config, world size or backend is refused, and
     });
   });
   CHECK_THAT(failures[0], IsError(ExitCode::kConfig, message));
-  CHECK_FALSE(failures[1].message.empty());  // the same message, or that rank 0's store is gone
+  CHECK_FALSE(failures[1].message.empty());  // either the same error, or the loss of rank 0's store
 }
 
-TEST_CASE("all ranks learn which GPUs are shared before the store may be destroyed") {
+TEST_CASE("all ranks learn which GPUs are shared before rank 0 may destroy the store") {
   struct Case {
     std::vector<std::vector<std::string>> seen;
     std::vector<std::size_t> taken;
@@ -330,7 +330,7 @@ TEST_CASE("all ranks learn which GPUs are shared before the store may be destroy
   }
 }
 
-/// A program that listens in place of the store; it answers each connection with `serve`.
+/// A program that listens in place of the store and handles each connection with `serve`.
 class Stranger {
  public:
   explicit Stranger(std::function<void(int connection)> serve)
@@ -376,7 +376,7 @@ TEST_CASE("another program in place of the store is reported within the time-out
                          "(launch.rendezvous_timeout_s): "));
 }
 
-TEST_CASE("a host name that does not resolve is reported on every rank, within one time-out") {
+TEST_CASE("every rank reports a host name that does not resolve within one time-out") {
   for (const int rank : {0, 1}) {
     RendezvousOptions options = rendezvous_of(rank, 2, 29500, -1, kShort_s);
     options.identity.master_address = "no-such-host.invalid";
@@ -398,7 +398,7 @@ TEST_CASE("a store that starts late is found within the time-out") {
   CHECK(stores[1] != nullptr);
 }
 
-TEST_CASE("the error names a port in use") {
+TEST_CASE("the error about a port in use names the port") {
   const launch::ListenSocket taken = launch::listen_on_loopback();
   CHECK_THAT(error_of([&] { rendezvous(rendezvous_of(0, 2, taken.port, -1, kShort_s)); }),
              IsError(ExitCode::kDistributed,

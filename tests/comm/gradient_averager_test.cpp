@@ -15,12 +15,12 @@ using settings::TrainOptions;
 using namespace testing;
 
 constexpr std::int64_t kStatistics = 2;
-constexpr int kSteps = 4;  // DDP rebuilds buckets after the first
+constexpr int kSteps = 4;  // DDP rebuilds buckets after the first step
 
 TrainOptions with_strategy(AveragingStrategy strategy, bool deterministic = false) {
   TrainOptions options;
   options.gradient_averaging.strategy = strategy;
-  options.gradient_averaging.bucket_mb = 0.0005;  // several buckets for few weights
+  options.gradient_averaging.bucket_mb = 0.0005;  // several buckets despite few weights
   options.deterministic = deterministic;
   return options;
 }
@@ -51,7 +51,7 @@ struct Subject {
 
   GradientBuffer buffer() { return parameters.gradient_buffer(); }
 
-  /// Sum of the losses of samples [begin, end).
+  /// Returns the sum of the losses of samples [begin, end).
   at::Tensor loss_sum(data::Range range) {
     const at::Tensor samples =
         at::arange(range.begin * 8, range.end * 8, at::kFloat).reshape({range.size(), 8}).sin();
@@ -59,7 +59,7 @@ struct Subject {
   }
 };
 
-/// Returns the buffer for ranks that compute one shard each; its only row is `flat`.
+/// Returns a gradient buffer for ranks that compute one shard each; its only row is `flat`.
 GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
                               std::int64_t statistics, int ranks) {
   return {.parameters = std::move(parameters),
@@ -69,7 +69,7 @@ GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tens
           .tree = SummationTree::of_ranks(ranks)};
 }
 
-/// Gradients and statistics of each step for this rank's shard of `batch_size` samples.
+/// Returns each step's summed gradients and statistics, for batches of `batch_size` samples.
 std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptions& options,
                               std::int64_t batch_size) {
   Subject subject(communicator.world_size());
@@ -93,7 +93,7 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
   return results;
 }
 
-/// The backward pass of a rank's batch through a model in bf16.
+/// Runs a rank's forward and backward pass through a bf16 model.
 void backward_in_bf16(models::Model& model, GradientAverager& averager,
                       train::FlatParameters& parameters, double shift, bool last) {
   const at::Tensor images =
@@ -103,7 +103,7 @@ void backward_in_bf16(models::Model& model, GradientAverager& averager,
   parameters.collect_gradients();
 }
 
-/// Gradients of a network that computes in bf16, before and after they are summed.
+/// The gradients of a bf16 network before and after they are summed.
 struct Bf16Gradients {
   std::size_t rows;
   bool in_bf16;
@@ -134,8 +134,8 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
           parameters.gradients().clone()};
 }
 
-/// Returns the sums of gradients in bf16 over `batches` batches of each of 2 ranks, and their
-/// exact sum: that of the gradients of each batch.
+/// Returns the sum of the bf16 gradients of `batches` batches on each of 2 ranks, as computed by
+/// `strategy` and as computed exactly from the gradients of each batch.
 std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int64_t batches) {
   const auto sums = results_of_ranks(2, [&](Communicator& communicator) {
     at::Tensor exact;
@@ -152,7 +152,7 @@ std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int
     }
     const auto averager =
         make_gradient_averager(with_strategy(strategy), communicator, parameters.gradient_buffer());
-    for (int step = 0; step < 2; ++step) {  // DDP rebuilds buckets after the first
+    for (int step = 0; step < 2; ++step) {  // DDP rebuilds buckets after the first step
       exact = at::Tensor();
       parameters.begin_shard(0);
       averager->begin();
@@ -179,7 +179,7 @@ TEST_CASE("every strategy sums bf16 gradients in fp32, over batches and ranks") 
   CHECK_FALSE(bucketed.equal(bucketed.to(at::kBFloat16).to(at::kFloat)));
 }
 
-TEST_CASE("if one rank's update is not finite, all ranks that share weights learn it") {
+TEST_CASE("if one rank's update is not finite, all ranks that share weights learn of it") {
   const auto finite = results_of_ranks(3, [](const Communicator& communicator) {
     std::vector<bool> seen;
     const auto averager =
@@ -202,7 +202,7 @@ TEST_CASE("ranks that share memory sum small tensors in rank order") {
                                one_row_buffer({}, at::ones({1000}), kStatistics, 3));
     int agreed = 0;
     for (int i = 0; i < kSums; ++i) {
-      // Sizes and delays differ, so a rank that did not wait for the others would read old numbers.
+      // Sizes and delays differ, so a rank that does not wait for the others reads old numbers.
       at::Tensor sums = at::full({1 + i % 7, 50}, 0.1 * i * (1 + communicator.rank()), at::kDouble);
       if (i % 3 == communicator.rank()) std::this_thread::sleep_for(std::chrono::microseconds(100));
       const bool summed = averager->all_reduce_small(sums);
@@ -220,7 +220,7 @@ TEST_CASE("sums are not deferred if any rank has a GPU, and all ranks agree on t
     const at::Device device = communicator.rank() == 0 ? at::kCUDA : at::kCPU;
     const bool deferred = defers_sum({}, communicator, device);
     (void)communicator.sum_over_ranks(
-        1);  // hangs if the ranks took part in different numbers of collectives
+        1);  // hangs unless all ranks took part in the same number of collectives
     return deferred;
   });
   CHECK(decisions == std::vector<int>{0, 0});
@@ -263,7 +263,7 @@ TEST_CASE("gradients do not depend on how a batch is split") {
           for (const auto& result : results) {
             for (std::size_t step = 0; step < kSteps; ++step) {
               REQUIRE(at::allclose(result[step], expected[step], 1e-5, 1e-6));
-              REQUIRE(result[step].equal(results[0][step]));  // ranks agree in every bit
+              REQUIRE(result[step].equal(results[0][step]));  // all ranks are bit-identical
             }
           }
         }
@@ -273,7 +273,7 @@ TEST_CASE("gradients do not depend on how a batch is split") {
 }
 
 TEST_CASE("ranks that share weights see each other's updates") {
-  for (const std::int64_t count : {1000, 70, 3}) {  // with 3, some ranks have no elements to update
+  for (const std::int64_t count : {1000, 70, 3}) {  // with 3 elements, some ranks update none
     const int ranks = 3;
     const auto results = results_of_ranks(ranks, [&](const Communicator& communicator) {
       const at::Tensor flat = at::full({count + kStatistics}, 1.0 + communicator.rank());
@@ -281,7 +281,7 @@ TEST_CASE("ranks that share weights see each other's updates") {
           make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory), communicator,
                                  one_row_buffer({}, flat, kStatistics, communicator.world_size()));
       const at::Tensor weights = at::full({count}, 10.0 * communicator.rank());
-      const at::Tensor view = weights.narrow(0, 0, count);  // views move along
+      const at::Tensor view = weights.narrow(0, 0, count);  // views are moved, too
       averager->move_to_shared_memory({weights});
       averager->average();
       averager->complete_sum();
@@ -298,7 +298,7 @@ TEST_CASE("ranks that share weights see each other's updates") {
   }
 }
 
-TEST_CASE("compressed gradients are rounded, statistics are not, and ranks agree bit for bit") {
+TEST_CASE("compression rounds gradients but not statistics, and all ranks are bit-identical") {
   const std::vector<at::Tensor> expected = steps(Communicator(), {}, 5);
   const auto strategy = GENERATE(AveragingStrategy::kFlat, AveragingStrategy::kBucketed);
   const auto [compression, tolerance] = GENERATE(table<settings::Compression, double>(
@@ -318,7 +318,7 @@ TEST_CASE("compressed gradients are rounded, statistics are not, and ranks agree
   }
 }
 
-TEST_CASE("if memory cannot be shared, every rank reports why, and none waits for another") {
+TEST_CASE("if memory cannot be shared, every rank reports why instead of waiting for another") {
   const FileSizeLimit too_small(16);
   const auto failures = results_of_ranks(3, [](Communicator& communicator) {
     Subject subject(communicator.world_size());
@@ -334,7 +334,7 @@ TEST_CASE("if memory cannot be shared, every rank reports why, and none waits fo
   }
 }
 
-TEST_CASE("the configured strategy is used, and by default shared_memory") {
+TEST_CASE("the configured strategy is used; the default is shared_memory") {
   constexpr std::int64_t kLarge = (25 << 20) / 4;
   const auto [strategy, deterministic, elements, name] =
       GENERATE_COPY(table<AveragingStrategy, bool, std::int64_t, std::string>({
@@ -366,7 +366,7 @@ std::vector<std::int64_t> divided(std::int64_t shards, int ranks) {
   return begins;
 }
 
-/// Sums the shards as the ranks and their averager do.
+/// Sums the shards in the order of the ranks and their averager.
 at::Tensor summed(const std::vector<at::Tensor>& shards, int ranks) {
   const auto begins = divided(static_cast<std::int64_t>(shards.size()), ranks);
   const SummationTree tree(begins);
@@ -383,7 +383,7 @@ at::Tensor summed(const std::vector<at::Tensor>& shards, int ranks) {
                  rows.begin() + static_cast<std::ptrdiff_t>(tree.rows_of_rank()));
   }
   if (tree.over_ranks().empty()) return given.front();
-  add_rows(given, tree.over_ranks(), given[1]);  // as on a rank other than the first
+  add_rows(given, tree.over_ranks(), given[1]);  // as ranks other than the first do
   return given[1];
 }
 
@@ -395,7 +395,7 @@ TEST_CASE("the sum of shards is bit-identical on any number of ranks") {
     at::Tensor in_turn = at::zeros_like(expected);
     for (const at::Tensor& shard : shards) in_turn += shard;
     CHECK(at::allclose(expected, in_turn, 1e-4, 1e-5));
-    // The sum's bits depend on its order, so the comparison below can fail.
+    // The order of summation affects the bits, so the comparison below is meaningful.
     CHECK(expected.equal(in_turn) == (count <= 3));
     for (int ranks = 1; ranks <= count; ++ranks) {
       INFO(count << " shards on " << ranks << " ranks");
@@ -404,7 +404,7 @@ TEST_CASE("the sum of shards is bit-identical on any number of ranks") {
   }
 }
 
-TEST_CASE("a rank adds up its own nodes and gives the rest to the others") {
+TEST_CASE("a rank sums complete nodes of the tree and leaves the rest to the sum over ranks") {
   const SummationTree uneven({0, 2, 3, 4});
   CHECK((uneven.leaves(0) == std::vector<Leaf>{{0, {}}, {1, {{0, 1}}}}));
   CHECK((uneven.leaves(2) == std::vector<Leaf>{{0, {}}}));

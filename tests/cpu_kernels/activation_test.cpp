@@ -10,7 +10,7 @@
 namespace mnist_train::cpu_kernels {
 namespace {
 
-// Activation functions and their derivatives in fp64.
+// Tests activation functions and their derivatives against fp64.
 
 constexpr Function kAllFunctions[] = {Function::kRelu,    Function::kRelu6, Function::kLeakyRelu,
                                       Function::kSigmoid, Function::kTanh,  Function::kSilu,
@@ -63,7 +63,7 @@ double derivative(const ActivationSpec& activation, double x) {
 constexpr std::int64_t kPixels = 2000;
 constexpr std::int64_t kCount = kPixels * kImages;
 
-/// Results of a function for one block.
+/// The results of a function for one block.
 template <class Element>
 struct Results {
   std::vector<Element> x, y, dy, dx;
@@ -87,7 +87,7 @@ struct Results {
   }
 };
 
-/// Error limits for single elements.
+/// Error limits per element.
 struct Limits {
   double relative, absolute;
 };
@@ -97,7 +97,7 @@ void check_function(const ActivationSpec& activation, const Limits& value, const
   if (!is_supported<Element>()) return;
   std::vector<float> numbers;
   for (std::int64_t i = 0; i < kCount; ++i) {
-    // Numbers from -16 to 16, and small ones of any magnitude.
+    // Numbers from -16 to 16, and small numbers of any magnitude.
     const float part = static_cast<float>(i) / kCount;
     numbers.push_back(i % 4 != 0
                           ? 32 * part - 16

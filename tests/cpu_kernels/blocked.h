@@ -12,13 +12,13 @@
 /// Converts between blocked and plain images [image][channel][y][x].
 namespace mnist_train::cpu_kernels {
 
-/// The relative error that rounding of results, and of sums in fp32, may cause.
+/// The relative error that rounding results and fp32 sums may cause.
 template <class Element>
 double tolerance() {
   return kDepth<Element> == 2 ? 3e-3 : 1e-6;
 }
 
-/// Random numbers that the element type represents exactly, or small integers.
+/// Draws random numbers that the element type represents exactly, or small integers.
 template <class Element>
 class Draws {
  public:
@@ -43,7 +43,7 @@ class Draws {
   bool integers_;
 };
 
-/// Returns the index of an element in blocks.
+/// Returns the index of an element in blocked images.
 template <class Element>
 std::size_t blocked_index(const ValueShape& shape, std::int64_t image, std::int64_t channel,
                           std::int64_t y, std::int64_t x) {
@@ -54,7 +54,7 @@ std::size_t blocked_index(const ValueShape& shape, std::int64_t image, std::int6
                                   (word * kImages + image % kImages) * depth + channel % depth);
 }
 
-/// Calls `action(plain index, blocked index)` for all elements of `images` images.
+/// Calls `action(plain index, blocked index)` for each element of `images` images.
 template <class Element, class Action>
 void for_each_element(const ValueShape& shape, std::int64_t images, const Action& action) {
   std::size_t plain = 0;
@@ -69,7 +69,7 @@ void for_each_element(const ValueShape& shape, std::int64_t images, const Action
   }
 }
 
-/// Returns blocks of zeros for `images` images, and the slack after them.
+/// Returns zeroed blocks for `images` images, including the slack after them.
 template <class Element>
 std::vector<Element> empty_blocks(const ValueShape& shape, std::int64_t images) {
   return std::vector<Element>(
@@ -101,7 +101,7 @@ std::vector<double> values_of(const std::vector<Element>& elements) {
   return values;
 }
 
-/// Returns the norm of the errors relative to that of the expected values.
+/// Returns the norm of the errors relative to the norm of the expected values.
 inline double relative_error(const std::vector<double>& found,
                              const std::vector<double>& expected) {
   if (found.size() != expected.size()) return 1e30;
@@ -115,8 +115,8 @@ inline double relative_error(const std::vector<double>& found,
   return errors == 0 ? 0 : std::sqrt(errors / squares);
 }
 
-/// Calls `action(output index, input index, weight index)` for all products, with indices of plain
-/// tensors and of channels_last weights.
+/// Calls `action(output index, input index, weight index)` for each product of a convolution, with
+/// indices into plain tensors and channels_last weights.
 template <class Action>
 void for_each_product(const ConvolutionShape& s, std::int64_t images, const Action& action) {
   for (std::int64_t image = 0; image < images; ++image) {

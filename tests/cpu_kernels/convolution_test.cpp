@@ -51,7 +51,7 @@ ConvolutionShape random_shape(Draws<float>& draws) {
   }
 }
 
-/// A convolution's tensors, and the errors of its results relative to sums in fp64.
+/// A convolution's tensors, and the errors of its results relative to fp64 sums.
 template <class Element>
 class Case {
  public:
@@ -95,7 +95,7 @@ class Case {
     return error(from_blocks(s_.out, images_, out), expected);
   }
 
-  /// Adds the gradient of the input to another gradient.
+  /// Returns the error of adding the gradient of the input to another gradient.
   double backward_error() const {
     std::vector<double> expected = values_of(in_);
     for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
@@ -127,7 +127,7 @@ class Case {
 
   std::int64_t blocks() const { return ceil_divide(images_, kImages); }
 
-  /// For integers, the result must equal the rounded exact sum.
+  /// Returns the relative error; for integers, the result must equal the rounded exact sum.
   double error(const std::vector<double>& found, std::vector<double> expected) const {
     if (integers_) {
       for (double& value : expected) {
@@ -146,7 +146,7 @@ class Case {
   std::vector<Element> in_, gradient_, weights_, bias_;
 };
 
-/// Checks fp32 and bf16, if this CPU can compute with them.
+/// Checks fp32 and bf16 if this CPU supports them.
 void check(const ConvolutionShape& shape, std::int64_t images, std::uint32_t seed, bool integers) {
   if (is_supported<float>()) Case<float>(shape, images, seed, integers).check();
   if (is_supported<Bf16Bits>()) Case<Bf16Bits>(shape, images, seed + 1, integers).check();
@@ -175,7 +175,7 @@ TEST_CASE("depthwise convolutions of random shapes match sums in fp64") {
   check_random_shapes(/*depthwise=*/true, 5);
 }
 
-TEST_CASE("convolutions sum over bands of rows and over blocks") {
+TEST_CASE("convolutions over several bands of rows and several blocks match sums in fp64") {
   const ConvolutionShape many_rows{{16, 40, 40}, {3, 40, 40}, {3, 3}, {1, 1}, {1, 1}};
   const ConvolutionShape linear{{100, 1, 1}, {40, 1, 1}, {1, 1}};
   const ConvolutionShape depthwise{{20, 26, 26}, {20, 26, 26}, {5, 5}, {1, 1}, {2, 2}, true};
@@ -188,7 +188,7 @@ TEST_CASE("convolutions sum over bands of rows and over blocks") {
   }
 }
 
-/// In fp32, Winograd's algorithm computes one or both passes of these.
+/// In fp32, one or both passes of these convolutions use Winograd's algorithm.
 TEST_CASE("3x3 convolutions with many channels match sums in fp64") {
   struct Shape {
     std::int64_t in, out, height, width, padding, images;
@@ -209,9 +209,9 @@ TEST_CASE("3x3 convolutions with many channels match sums in fp64") {
   }
 }
 
-/// Linear layers, whose weights are read in place except for incomplete panels and registers, and
-/// convolutions whose weights are larger than their input.
-TEST_CASE("convolutions that multiply by panels match sums in fp64") {
+/// These are linear layers, whose weights are read in place except for incomplete panels and
+/// registers, and convolutions with weights larger than their input.
+TEST_CASE("convolutions that multiply by panels of weights match sums in fp64") {
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{
       {64, 32}, {64, 10}, {72, 48}, {90, 70}, {33, 17}, {2, 3}, {100, 40}};
   std::uint32_t seed = 20;

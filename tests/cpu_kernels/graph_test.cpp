@@ -17,7 +17,7 @@ Value add_norm(Graph& graph, Value in) {
   return graph.add(BatchNormNode{1e-5, 0.1}, add_convolution(graph, in));
 }
 
-TEST_CASE("the sum and the ReLUs of a residual block are fused") {
+TEST_CASE("the residual sum and the ReLUs of a residual block are fused") {
   Graph graph(kShape);
   const Value x = graph.add(ActivationNode{}, add_norm(graph, Graph::input()));
   graph.share(x);
@@ -28,7 +28,7 @@ TEST_CASE("the sum and the ReLUs of a residual block are fused") {
   CHECK(graph.nodes().size() == 8);
 }
 
-TEST_CASE("a ReLU is fused with any preceding layer, and a ReLU6 with a batch norm") {
+TEST_CASE("a ReLU is fused with any preceding layer, and a ReLU6 with a preceding batch norm") {
   for (int function = 0; function <= static_cast<int>(Function::kGelu); ++function) {
     INFO("function " << function);
     const ActivationNode activation{{static_cast<Function>(function)}};
@@ -47,7 +47,7 @@ TEST_CASE("dropout with probability 0 has no node") {
   CHECK(graph.add(DropoutNode{0, 0}, x) == x);
 }
 
-TEST_CASE("pooling is left to LibTorch if a plan of its windows would be large") {
+TEST_CASE("LibTorch computes pooling if the plan of its windows would be large") {
   CHECK(has_small_plan(
       {.in = {1, 112, 112}, .out = {1, 56, 56}, .kernel = {3, 3}, .stride = {2, 2}}));
   CHECK_FALSE(has_small_plan(

@@ -33,7 +33,7 @@ settings::DataOptions cats_and_dogs(const TempFolder& folder) {
   return folders(folder.path() / "train", folder.path() / "test");
 }
 
-/// Opens a streamed data set, which `parts` processes would have checked for bad samples.
+/// Opens a streamed data set after checking it for bad samples in `parts` parts, one per process.
 Dataset streamed(settings::DataOptions options, Splits splits = Splits::kBoth, int parts = 1) {
   options.decode = settings::Decode::kStream;
   DatasetReader reader(options, splits);

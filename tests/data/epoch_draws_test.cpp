@@ -47,8 +47,7 @@ TEST_CASE("draws are uniform, and neighbouring draws are independent") {
     with_next_number += (draw - 0.5) * (kDraws.of(sample, 0).uniform(1) - 0.5);
     with_next_epoch += (draw - 0.5) * (next_epoch.of(sample, 0).uniform(0) - 0.5);
   }
-  // The bounds are five standard deviations: of a bin 42, of the mean 0.002, of a correlation
-  // 0.0006.
+  // Bounds of five standard deviations: 42 for a bin, 0.002 for the mean, 0.0006 for a correlation.
   for (const int count : bins) CHECK(std::abs(count - kSamples / 10) < 212);
   CHECK(sum / kSamples == Approx(0.5).margin(0.0102));
   for (const double correlation : {with_next_sample, with_next_number, with_next_epoch}) {

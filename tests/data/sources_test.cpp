@@ -141,8 +141,7 @@ TEST_CASE("a folder may contain one split or both, raw or compressed") {
   folder.write("other/test-labels.idx1-ubyte.gz", "");
   folder.write("other/test-images.idx3-ubyte.partial", "");
   folder.write("other/.test-images.idx3-ubyte", "");
-  CHECK(train_at({root / "both", {}}).images ==
-        root / "both/train-images-idx3-ubyte");  // raw files win
+  CHECK(train_at({root / "both", {}}).images == root / "both/train-images-idx3-ubyte");  // raw wins
   CHECK(test_at({root / "both", {}}).labels == root / "both/t10k-labels-idx1-ubyte");
   CHECK(train_at({root / "only", {}}).images == root / "only/digits.images.idx");
   CHECK(train_at({root / "only", {}}).labels == root / "only/digits.labels.idx");

@@ -17,7 +17,7 @@ Findings examples() {
 
 }  // namespace
 
-TEST_CASE("the report is a table with the remedies below") {
+TEST_CASE("the text report is a table with remedies below the findings") {
   const std::string text = to_text(examples(), /*colours=*/false);
   CHECK_THAT(text, Catch::Matchers::StartsWith("ok       clock        right\n"
                                                "problem  data: mnist  two\n"
@@ -28,7 +28,7 @@ TEST_CASE("the report is a table with the remedies below") {
   CHECK_THAT(to_text(examples(), true), Catch::Matchers::ContainsSubstring("\x1b[31mproblem"));
 }
 
-TEST_CASE("the report is a JSON object for programs") {
+TEST_CASE("the report for programs is a JSON object") {
   const auto json = nlohmann::json::parse(to_json(examples()));
   CHECK(json.at("problems") == 1);
   CHECK(json.at("warnings") == 1);

@@ -31,7 +31,7 @@ Finding of_topic(const Findings& findings, const std::string& topic) {
 
 }  // namespace
 
-TEST_CASE("GPUs with a sufficiently new driver have no problems") {
+TEST_CASE("GPUs with a sufficiently new driver cause no problems") {
   const Findings findings = check_gpus(healthy(2), kWithCuda);
   for (const Finding& finding : findings) CHECK(finding.verdict == Verdict::kGood);
   CHECK(of_topic(findings, "GPU 1").text == "NVIDIA H200, 139.7 GiB, compute 9.0");
@@ -57,7 +57,7 @@ TEST_CASE("a GPU that this build cannot use is a problem") {
   CHECK_THAT(of_topic(findings, "driver").remedy, ContainsSubstring("scripts/setup --cuda"));
 }
 
-TEST_CASE("too little shared memory is a warning only with several GPUs") {
+TEST_CASE("too little shared memory causes a warning only with several GPUs") {
   CHECK(check_shared_memory(healthy(1), 64e6).verdict == Verdict::kGood);
   CHECK(check_shared_memory(healthy(1), std::nullopt).verdict == Verdict::kGood);
   CHECK(check_shared_memory(healthy(2), 16e9).verdict == Verdict::kGood);

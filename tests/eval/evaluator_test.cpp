@@ -41,7 +41,7 @@ Evaluation evaluated(const comm::Communicator& communicator, const EvaluationReq
       *tiny_model(1), *images_of(count), 4, communicator, at::kCPU, [] {}, request);
 }
 
-/// The same on each of several ranks.
+/// Like `evaluated`, on each of several ranks; returns the results by rank.
 std::vector<Evaluation> evaluated_by(int ranks, const EvaluationRequest& request = {},
                                      std::int64_t count = kCount) {
   return results_of_ranks(ranks, [&](const comm::Communicator& communicator) {
@@ -63,7 +63,7 @@ TEST_CASE("every sample counts once, whatever the batch size") {
   }
 }
 
-TEST_CASE("ranks agree on the result, even without samples, and shards make it bit-identical") {
+TEST_CASE("all ranks get the same result, even without samples; shards make it bit-identical") {
   for (const std::int64_t count : {kCount, std::int64_t{2}, std::int64_t{1}}) {
     const Evaluation expected = in_one_go(count);
     const Evaluation in_shards = evaluated(comm::Communicator(), {.shards = 3}, count);
@@ -83,7 +83,7 @@ TEST_CASE("ranks agree on the result, even without samples, and shards make it b
   }
 }
 
-/// Checks that both have the same samples and predicted classes, with nearly the same scores.
+/// Checks that both have the same samples and predicted classes, and scores within `margin`.
 void check_predictions(const Evaluation& result, const Evaluation& expected, double margin = 0) {
   REQUIRE(result.predictions.size() == expected.predictions.size());
   for (std::size_t i = 0; i < expected.predictions.size(); ++i) {
@@ -232,7 +232,7 @@ class Table : public models::Model {
   at::Tensor rows_;  // [samples,classes]
 };
 
-/// A set of up to 256 1x1 images; each pixel is the number of its sample.
+/// Returns up to 256 images of 1x1; each pixel is the sample's number.
 data::ImageSet numbered_set(const std::vector<std::uint16_t>& labels, std::int64_t classes) {
   const auto owner =
       std::make_shared<std::pair<std::vector<std::uint8_t>, std::vector<std::uint16_t>>>(
@@ -248,7 +248,7 @@ data::ImageSet numbered_set(const std::vector<std::uint16_t>& labels, std::int64
   return set;
 }
 
-/// The metrics of an evaluation, computed by LibTorch's operations.
+/// The metrics of an evaluation, computed with LibTorch's operations.
 struct Metrics {
   std::vector<std::int64_t> samples, predicted, correct;  // per class
   double top5 = 0;
@@ -258,7 +258,7 @@ struct Metrics {
 Metrics metrics_of(const at::Tensor& logits, const std::vector<std::uint16_t>& labels) {
   const std::int64_t classes = logits.size(1);
   const at::Tensor truth = at::tensor(std::vector<std::int64_t>(labels.begin(), labels.end()));
-  // Of equal logits, the first is predicted.
+  // The first of equal logits is predicted.
   const at::Tensor order = std::get<1>(at::sort(logits, /*stable=*/true, 1, /*descending=*/true));
   const at::Tensor guess = order.select(1, 0);
   const auto count = [&](const at::Tensor& of) { return at::bincount(of, {}, classes); };
@@ -341,16 +341,16 @@ at::Tensor table(const std::vector<float>& numbers) {
   return at::tensor(numbers).view({-1, kClasses});
 }
 
-TEST_CASE("the model recomputes samples that its bf16 copy may get wrong, and requested ones") {
+TEST_CASE("the model recomputes requested samples, and those that its bf16 copy may get wrong") {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   const at::Tensor cascaded = table({
-      3,    1,   0,    // clearly correct
-      0,    3,   0,    // clearly wrong
+      3,    1,   0,    // correct by a clear margin
+      0,    3,   0,    // wrong by a clear margin
       0.75, 0,   0,    // correct by less than one
       64,   57,  0,    // correct by less than an eighth of the largest
-      64,   55,  0,    // clearly correct
+      64,   55,  0,    // correct by a clear margin
       kNan, 0,   0,    // NaN
-      8,    0,   0,    // clearly correct, but requested
+      8,    0,   0,    // correct by a clear margin, but requested
       2,    0.5, -32,  // correct by less than an eighth of the largest absolute value
   });
   const std::int64_t samples = cascaded.size(0);
@@ -379,7 +379,7 @@ TEST_CASE("the model recomputes samples that its bf16 copy may get wrong, and re
   }
 }
 
-TEST_CASE("`take` resets the cascaded logits") {
+TEST_CASE("taking the cascaded logits resets them") {
   Table bf16_copy(table({0, 9, 0, 9, 0, 0, 0, 0, 9}));
   Table model(at::full({3, kClasses}, kByModel));
   CascadedLogits logits(model, bf16_copy, /*batch_size=*/2);

@@ -1,4 +1,4 @@
-// A record of a Caffe2 LMDB: its parsed fields must be within the input and survive a round trip.
+// A Caffe2 LMDB record: its parsed fields must lie within the input and survive a round trip.
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-// An untrusted config: either refused, or its effective config survives a round trip.
+// An untrusted config: it is refused, or its effective config must survive a round trip.
 
 #include "base/error.h"
 #include "fuzz/input.h"

@@ -25,6 +25,6 @@ class InputFile {
   int fd_;
 };
 
-/// libFuzzer calls this with every input. A parser may throw what its header documents; anything
-/// else, including reports of sanitizers, is a bug.
+/// libFuzzer calls this for every input. A parser may throw the exceptions that its header
+/// documents; anything else, including a sanitizer report, is a bug.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);

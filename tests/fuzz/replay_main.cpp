@@ -1,4 +1,4 @@
-// Runs a fuzz target on each file of a corpus, like libFuzzer, for compilers without libFuzzer.
+// Runs a fuzz target on each file of a corpus, as libFuzzer does, for compilers without libFuzzer.
 
 #include <algorithm>
 #include <fstream>
@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
     std::cout << path.string() << std::endl;  // after a crash, the last path is the culprit
     std::ifstream file(path, std::ios::binary);
     const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-    // A copy of the exact size, so the sanitizer detects reads beyond the end.
+    // Copies to a buffer of the exact size, so that the sanitizer detects reads beyond the end.
     const std::vector<std::uint8_t> input(bytes.begin(), bytes.end());
     LLVMFuzzerTestOneInput(input.data(), input.size());
   }

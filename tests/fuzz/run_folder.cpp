@@ -1,4 +1,4 @@
-// Pages of an untrusted run folder: each of its files contains the input in turn.
+// An untrusted run folder is read and its page made, with the input as each of its files in turn.
 
 #include <array>
 #include <filesystem>

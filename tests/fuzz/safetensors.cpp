@@ -1,4 +1,4 @@
-// A weights file or checkpoint: header, offsets, seal, facts of its run.
+// A weights file or checkpoint: header, offsets, seal, and facts about its run.
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"

@@ -43,7 +43,7 @@ int greatest_difference(const Image& a, const Image& b) {
   return greatest;
 }
 
-/// Decodes an image in this format; checks that its header matches the original.
+/// Decodes an image, and checks that its header matches the format and the original.
 Image decoded(const std::string& bytes, Format format, const Image& original) {
   const Header header = read_header(bytes_of(bytes), "name");
   CHECK(header.format == format);
@@ -85,7 +85,7 @@ TEST_CASE("every truncated image is refused, and the error names it") {
   }
 }
 
-TEST_CASE("any damaged byte results in a data error or in an image of the right size") {
+TEST_CASE("any damaged byte results in a data error or an image of the right size") {
   const Image image = gradient(12, 9, 3);
   for (const std::string& whole : {encode_png(image), encode_jpeg(image, 90)}) {
     for (std::size_t at = 0; at < whole.size(); ++at) {
@@ -127,7 +127,7 @@ TEST_CASE("files of other types are refused") {
   CHECK_THAT(message(two_start), ContainsSubstring("2 colour components"));
 }
 
-TEST_CASE("files with a picture's extension are recognised") {
+TEST_CASE("picture files are recognised by their extension") {
   for (const char* name : {"a.jpg", "b.JPEG", "c.d.png", ".x.WebP", "a.bmp", "a.ppm", "a.pgm"}) {
     INFO(name);
     CHECK(has_picture_extension(name));
@@ -138,14 +138,14 @@ TEST_CASE("files with a picture's extension are recognised") {
   }
 }
 
-TEST_CASE("the border of an image is its outermost pixels, in all channels") {
+TEST_CASE("the border of an image consists of its outermost pixels in all channels") {
   const std::vector<std::uint8_t> gray{0, 51, 0, 102, 255, 102, 0, 51, 0};
   CHECK(border_brightness(gray, 3, 3) == Catch::Approx(306.0 / 8 / 255));
   const std::vector<std::uint8_t> colours{255, 255, 0, 0, 0, 0};
   CHECK(border_brightness(colours, 1, 2) == Catch::Approx(1.0 / 3));
 }
 
-TEST_CASE("light images among dark ones and vice versa look inverted, but photographs do not") {
+TEST_CASE("light images in a dark data set look inverted, and vice versa; photographs do not") {
   for (const double dark : {0.1307, 0.286}) {
     CHECK_FALSE(looks_inverted(0.0, dark));
     CHECK_FALSE(looks_inverted(0.4218, dark));  // the brightest border in Fashion-MNIST

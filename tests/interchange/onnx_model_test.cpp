@@ -25,7 +25,7 @@ TEST_CASE("a network above ONNX's size limit is refused before its weights are r
   CHECK(asked == 0);
 }
 
-/// Returns the number of elements of a tensor of the state_dict.
+/// Returns the number of elements of a tensor in the state_dict.
 std::size_t size_of(const std::vector<network::SizedLayer>& layers, const std::string& name) {
   for (const network::SizedLayer& sized : layers) {
     if (name.substr(0, name.rfind('.')) == sized.path) {

@@ -9,23 +9,24 @@
 
 namespace mnist_train {
 
-/// Returns a tensor on a device; an undefined one stays undefined.
+/// Copies a tensor to a device; an undefined tensor stays undefined.
 inline at::Tensor on(at::Device device, const at::Tensor& host) {
   return host.defined() ? accelerator::to_device(host, device) : host;
 }
 
-/// Returns a leaf of autograd's graph with the values of a tensor, on a device; an undefined one
-/// stays undefined.
+/// Copies a tensor to a device as a leaf of the autograd graph; an undefined tensor stays
+/// undefined.
 inline at::Tensor leaf_on(at::Device device, const at::Tensor& host, bool needs_gradient = true) {
   return host.defined() ? on(device, host).detach().requires_grad_(needs_gradient) : host;
 }
 
-/// Compares results of kernels with those of LibTorch's operations on the host.
+/// Compares the results of kernels with those of LibTorch's operations on the host.
 class Agreement {
  public:
   /// Compares a result on any device with the expected one in fp32 or fp64. They agree if the
   /// difference, relative to the largest value, is within the rounding error of `type`, in which
-  /// the kernel stored or computed. Kernels sum in a different order and use fused multiply-adds.
+  /// the kernel computed or stored it. Kernels sum in a different order and use fused
+  /// multiply-adds.
   void add(const char* name, const at::Tensor& result, const at::Tensor& expected,
            at::ScalarType type) {
     if (!difference_.empty()) return;

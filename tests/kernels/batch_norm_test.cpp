@@ -31,7 +31,7 @@ struct NormCase {
   at::ScalarType type;
   bool has_residual;
   bool relu;
-  bool lacks_bias;  // whether x lacks the bias of its convolution
+  bool lacks_bias;  // the kernels must add the convolution's bias to x
 };
 
 at::Tensor like_images(const at::Tensor& x) {
@@ -93,7 +93,7 @@ void check_batch_norm(const NormCase& tried, at::Device device) {
   const at::Tensor output = kernels::batch_norm(layer, x_here, residual_here, tried.relu);
   output.backward(on(device, dy));
   const at::Tensor y = accelerator::to_host(output.detach());
-  // Rounding may change the sign of a ReLU's input; follow the kernel.
+  // Rounding may change the sign of a ReLU's input, so use the kernel's sign.
   const at::Tensor kept = tried.relu ? y.gt(0) : at::ones_like(y);
   torch::autograd::backward({exact_y}, {(dy * kept).to(at::kDouble)});
 
@@ -103,7 +103,7 @@ void check_batch_norm(const NormCase& tried, at::Device device) {
   agreement.add("running mean", layer.running_mean, running_mean, at::kFloat);
   agreement.add("running variance", layer.running_var, running_var, at::kFloat);
   agreement.add("batches", layer.batches, at::ones({}) * 2, at::kFloat);
-  // With few rows the gradient is a small difference of large terms; compare relative to them.
+  // With few rows, the gradient is a small difference of large terms; compare relative to these.
   const at::Tensor variance = exact_x.transpose(0, 1).flatten(1).var(1, /*unbiased=*/false);
   const at::Tensor scale = (variance + kEpsilon).rsqrt() * weight;
   const at::Tensor term = (dy.to(at::kDouble).transpose(1, -1) * scale).transpose(1, -1);
@@ -158,14 +158,14 @@ TEST_CASE("batch norm kernels match LibTorch on a GPU", "[gpu][kernels]") {
   check_batch_norms(kFirstGpu);
 }
 
-TEST_CASE("the variance of the batch norm kernels is accurate for any first row") {
+TEST_CASE("batch norm kernels compute an accurate variance, whatever the first row") {
   const EmulatedKernels emulated;
   torch::manual_seed(13);
   const at::NoGradGuard no_grad;
   at::Tensor x = at::randn({20000, 4}) * 0.1 + 1000;
   if (GENERATE(false, true)) x[0].fill_(900);
   kernels::BatchNormParameters layer = layer_of(4);
-  layer.momentum = 1;  // the running variance is this batch's
+  layer.momentum = 1;  // makes the running variance that of this batch
   kernels::batch_norm(layer, x, {}, false);
   const at::Tensor deviation = x.to(at::kDouble).std(0);
   CHECK((layer.running_var.sqrt() / deviation - 1).abs().max().item<double>() < 1e-3);

@@ -28,8 +28,8 @@ struct ImageSizes {
   std::int64_t count, channels, height, width;
 };
 
-/// Channels with and without packs, and for one, several and unequal tiles; images smaller than the
-/// kernel, and rows for one block and for several.
+/// Channel counts with and without packs, for one tile, several, and unequal ones; images smaller
+/// than the kernel; rows for one block and for several.
 const std::vector<ImageSizes> kDepthwiseImages{{1, 1, 3, 3},    {2, 8, 7, 5},   {3, 5, 1, 9},
                                                {2, 72, 6, 6},   {1, 130, 5, 4}, {33, 24, 9, 8},
                                                {200, 16, 8, 7}, {2, 656, 4, 4}};

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "support/grid/grid.h"
-// The kernels' sources use the subset of CUDA C++ in grid.h.
+// The kernels' sources use the subset of CUDA C++ that grid.h implements.
 // clang-format off
 #include "kernels/gpu/prelude.cu"
 #include "kernels/gpu/softmax_loss.cu"

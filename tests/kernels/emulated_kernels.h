@@ -10,7 +10,7 @@
 
 namespace mnist_train {
 
-/// While it exists, the kernels run on CPU tensors in an emulated grid (see support/grid/grid.h).
+/// While an instance exists, kernels run on CPU tensors in an emulated grid (support/grid/grid.h).
 class EmulatedKernels {
  public:
   EmulatedKernels();
@@ -21,7 +21,7 @@ class EmulatedKernels {
 
 inline const at::Device kFirstGpu{at::kCUDA, 0};
 
-/// While it exists, the kernels run on the first GPU.
+/// While an instance exists, kernels run on the first GPU.
 class GpuKernels {
  public:
   GpuKernels() { kernels::prepare(kFirstGpu); }
@@ -30,7 +30,7 @@ class GpuKernels {
   ~GpuKernels() { kernels::use(kFirstGpu, nullptr); }
 };
 
-/// Fills memory that the next tensors will reuse with NaN.
+/// Fills memory that subsequent tensors will reuse with NaN.
 inline void spoil_memory() {
   std::vector<at::Tensor> spoilt;
   for (const std::int64_t size : {64, 1024, 1 << 14}) spoilt.push_back(at::full({size}, NAN));

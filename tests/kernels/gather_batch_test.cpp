@@ -65,7 +65,7 @@ void check_rows(const at::Tensor& rows, std::int64_t count, bool at_positions,
   if (at_positions) CHECK(accelerator::to_host(here.positions).equal(positions + 5));
 }
 
-TEST_CASE("rows of all types, sizes and alignments are copied") {
+TEST_CASE("the gather kernel copies rows of all types, sizes and alignments") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   torch::manual_seed(3);
@@ -82,7 +82,7 @@ TEST_CASE("rows of all types, sizes and alignments are copied") {
   }
 }
 
-TEST_CASE("rows are copied on a GPU", "[gpu][kernels]") {
+TEST_CASE("the gather kernel copies rows on a GPU", "[gpu][kernels]") {
   if (!testing::have_gpu()) return;
   const GpuKernels gpu;
   for (const std::int64_t size : {7, 784}) {
@@ -111,7 +111,7 @@ std::unique_ptr<loader::BatchSource> source_of(const data::ImageSet& set, const 
   return source;
 }
 
-/// Returns the batch without kernels; for an empty range, of the last samples in stored order.
+/// Returns a batch gathered without kernels; if `range` is empty, of the last samples as stored.
 loader::Batch expected_of(const data::ImageSet& set, const std::vector<std::int64_t>& order,
                           const Case& tried, data::Range range) {
   const auto source = source_of(set, tried);

@@ -9,7 +9,7 @@
 
 using namespace mnist_train;
 
-TEST_CASE("kernels are used on one device") {
+TEST_CASE("kernels are used on a single device") {
   {
     const EmulatedKernels emulated;
     CHECK(kernels::are_used(at::kCPU));

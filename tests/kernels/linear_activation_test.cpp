@@ -36,8 +36,8 @@ struct Sizes {
   std::int64_t rows, channels;
 };
 
-/// Channels with and without packs, and for several and unequal tiles; rows for one block, for
-/// several, and for several iterations of each thread.
+/// Channel counts with and without packs, for several tiles and unequal ones; rows for one block,
+/// for several, and for several iterations of each thread.
 const std::vector<Sizes> kSizes{{1, 1},   {1, 8},   {2, 3},     {3, 500},  {5, 128},   {64, 10},
                                 {7, 513}, {9, 520}, {100, 33},  {130, 64}, {1500, 1},  {700, 12},
                                 {33, 72}, {2, 656}, {333, 130}, {65, 256}, {2100, 33}, {601, 40}};
@@ -53,7 +53,7 @@ struct LinearPasses {
   at::Tensor y, of_x, of_bias;
 };
 
-/// Returns the output for x [N,C] and the gradients, given the output's gradient dy. The weight is
+/// Returns the output for x [N,C], and the gradients given the output's gradient dy. The weight is
 /// the identity and the bias is 0, so `of_x` is the gradient of the linear layer's output.
 LinearPasses linear_passes(LinearFunction function, const at::Tensor& x, const at::Tensor& dy,
                            at::Device device = at::kCPU) {
@@ -102,7 +102,7 @@ std::shared_ptr<torch::nn::LinearImpl> linear(std::int64_t inputs, std::int64_t 
       torch::nn::LinearOptions(inputs, outputs).bias(bias));
 }
 
-/// Linear layers with each activation, some in a sequential, one without a bias, and a last one
+/// Linear layers with each activation: some in a sequential, one without a bias, and the last one
 /// without an activation.
 settings::LayerList with_linear_layers() {
   namespace layer = testing::layer;
@@ -171,7 +171,7 @@ TEST_CASE("a linear layer with an activation computes only the required gradient
     return models::linear_activation(*layer, LinearFunction::kRelu, x);
   };
   const at::Tensor x = at::randn({5, 6});
-  operation(x).sum().backward();  // an expanded gradient
+  operation(x).sum().backward();  // the gradient is an expanded tensor
   CHECK(!x.grad().defined());
   const at::Tensor expected = at::relu(layer->forward(x)).gt(0).to(at::kFloat);
   CHECK(layer->bias.grad().equal(expected.sum(0)));

@@ -33,7 +33,7 @@ constexpr auto kNames = {Name::kSgd,  Name::kMomentum, Name::kNesterov,
 struct UpdateCase {
   Name name;
   std::int64_t count;
-  std::int64_t offset;  // position of the first element in each buffer
+  std::int64_t offset;  // of the first element in each buffer
   double weight_decay;
   std::int64_t copied;  // number of elements copied to bf16
   double average_weight;
@@ -49,7 +49,7 @@ at::Tensor placed(const at::Tensor& values, const UpdateCase& tried,
   return on(tried.device, buffer).narrow(0, tried.offset, values.numel());
 }
 
-/// Returns whether nothing was written outside of a view that `placed` returned.
+/// Returns whether nothing was written outside the view, which `placed` must have returned.
 bool is_whole(const at::Tensor& view) {
   if (!view.defined()) return true;
   const std::int64_t elements = static_cast<std::int64_t>(view.storage().nbytes()) /
@@ -58,7 +58,7 @@ bool is_whole(const at::Tensor& view) {
   return all.isnan().sum().item<std::int64_t>() == elements - view.numel();
 }
 
-/// An optimizer's rule, and LibTorch's implementation of it in fp64.
+/// An optimizer's update rule, and LibTorch's implementation of it in fp64.
 class Subject {
  public:
   explicit Subject(const UpdateCase& tried) : tried_(tried) {
@@ -129,7 +129,7 @@ class Subject {
   at::Tensor steps_ = at::zeros({});
 };
 
-/// Compares some steps of the kernels with LibTorch's.
+/// Compares the results of some steps of the kernels with those of LibTorch.
 void check_update(const UpdateCase& tried, int steps = 3) {
   CAPTURE(tried.name, tried.count, tried.offset, tried.weight_decay, tried.copied,
           tried.average_weight);
@@ -193,7 +193,7 @@ TEST_CASE("weight update kernels match LibTorch on a GPU", "[gpu][kernels]") {
   check_updates(kFirstGpu);
 }
 
-TEST_CASE("threads update several weights each if there are many") {
+TEST_CASE("if there are many weights, each thread updates several") {
   const EmulatedKernels emulated;
   torch::manual_seed(5);
   check_update({Name::kNesterov, 1'060'004, /*offset=*/0, 0.01, 600'004, 0.01}, /*steps=*/1);

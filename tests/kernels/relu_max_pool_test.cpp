@@ -30,7 +30,7 @@ struct PoolingCase {
   std::int64_t images, channels, height, width;
 };
 
-/// The smallest and odd sizes, channels for each pack width, more channels than a block has
+/// The smallest sizes and odd ones, channels for each pack width, more channels than a block has
 /// threads, and more windows than all blocks process at once.
 const std::vector<PoolingCase> kCases{
     {1, 1, 2, 2},  {2, 1, 3, 3},     {3, 3, 2, 5},   {2, 20, 24, 24}, {3, 50, 8, 8},
@@ -40,7 +40,7 @@ const std::vector<PoolingCase> kCases{
 };
 
 struct Passes {
-  at::Tensor out, gradient, bias;  // all but `out` are gradients
+  at::Tensor out, gradient, bias;  // gradients, except `out`
 };
 
 template <class Function>
@@ -60,7 +60,7 @@ at::Tensor reference(const at::Tensor& x, const at::Tensor& bias) {
   return at::max_pool2d(at::relu(bias.defined() ? x + bias.view({-1, 1, 1}) : x), 2);
 }
 
-/// Few distinct values, so most windows have ties.
+/// Returns random numbers with few distinct values, so that most windows have ties.
 at::Tensor with_ties(at::IntArrayRef sizes) { return (at::randn(sizes) * 2).round() / 2; }
 
 void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias, bool planar,
@@ -84,7 +84,7 @@ void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias,
   CHECK(ours.gradient.equal(expected.gradient));
   if (!has_bias) return;
   const at::NoGradGuard no_grad;
-  Agreement agreement;  // for the sums, which differ in order
+  Agreement agreement;  // of sums, whose order differs
   const at::Tensor sums = expected.gradient.to(at::kDouble).sum({0, 2, 3});
   agreement.add("gradient of the bias", ours.bias, sums, type);
   CHECK(agreement.difference() == "");
@@ -133,7 +133,7 @@ TEST_CASE("ReLU and pooling kernels accept unaligned parameters and images") {
   }
 }
 
-TEST_CASE("max pooling treats NaN as the largest value, and selects the first of equal values") {
+TEST_CASE("max pooling treats NaN as the largest value and selects the first of equal values") {
   const EmulatedKernels emulated;
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -207,7 +207,7 @@ TEST_CASE("networks that flatten pooled images train the same with and without a
   const EmulatedKernels emulated;
   const TrainedOnce copied = train(with_copy);
   TrainedOnce found = train(layers);
-  // Without a copy, the vectors are a view of the pooled images.
+  // Without a copy, the flattened images are a view of the pooled ones.
   CHECK(count_operations(copied.scores, "UnsafeViewBackward") == 1);
   CHECK(count_operations(found.scores, "UnsafeViewBackward") == 0);
   REQUIRE(found.tensors.size() == copied.tensors.size());
@@ -215,7 +215,7 @@ TEST_CASE("networks that flatten pooled images train the same with and without a
     CAPTURE(i, type, has_norm);
     CHECK(found.tensors[i].equal(copied.tensors[i]));
   }
-  // In bf16 the computations round at different points, so other elements of a window may tie.
+  // In bf16, the computations round at different points, so different elements may tie.
   if (type == at::kBFloat16) {
     found.tensors.resize(1);  // the scores
     without_kernels.tensors.resize(1);

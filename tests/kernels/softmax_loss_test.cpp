@@ -94,7 +94,7 @@ TEST_CASE("the loss kernel matches LibTorch on a GPU", "[gpu][kernels]") {
   check_losses(kFirstGpu);
 }
 
-TEST_CASE("the loss kernel predicts the first of equal logits, and works without a gradient") {
+TEST_CASE("the loss kernel predicts the first of equal logits and works without a gradient") {
   const EmulatedKernels emulated;
   const at::Tensor labels = at::zeros({3}, at::kLong);
   labels[1] = 39;

@@ -13,13 +13,13 @@
 
 namespace mnist_train {
 
-/// Scores and all gradients of a training step.
+/// The results of one training step.
 struct TrainedOnce {
   at::Tensor scores;
-  std::vector<at::Tensor> tensors;  // the scores, and the gradients of the parameters
+  std::vector<at::Tensor> tensors;  // the scores, then the parameters' gradients
 };
 
-/// Takes a training step with a network of ten classes and random images of `sizes` [N,C,H,W].
+/// Takes a training step with a ten-class network on random images of shape `sizes` [N,C,H,W].
 inline TrainedOnce train_once(const settings::LayerList& layers, at::IntArrayRef sizes,
                               at::ScalarType type) {
   settings::ModelOptions options;

@@ -17,7 +17,7 @@ using settings::DeviceName;
 using settings::RunConfig;
 using namespace testing;
 
-TEST_CASE("a job arrives unchanged, and can be read several times") {
+TEST_CASE("a job arrives unchanged and can be read several times") {
   Job job;
   job.command = Command::kPreview;
   job.config = "{\"epochs\": 3}\n" + std::string(200000, ' ');
@@ -91,13 +91,13 @@ TEST_CASE("the advice after a failure depends on which checkpoints can be read")
                                            "\n");
 }
 
-TEST_CASE("printed commands show paths in the working directory as relative") {
+TEST_CASE("printed commands show paths inside the working directory as relative") {
   const auto here = std::filesystem::current_path();
   CHECK(predict_command(here / "a b.pt", "mnist-train") ==
         "mnist-train predict --checkpoint 'a b.pt' IMAGE.png");
 }
 
-TEST_CASE("an error about a config key has its position in the file") {
+TEST_CASE("an error about a config key states its position in the file") {
   const std::map<std::string, std::string> positions{{"/model/plugin", "c.json:3:5"},
                                                      {"/model/options", "c.json:4:7"}};
   CHECK(message_of(ConfigKeyError("/model/plugin: /a.so: cannot be loaded\n  because"),
@@ -130,7 +130,7 @@ RunConfig on_devices(std::vector<std::string> devices) {
   return asking(DeviceName::kAuto, BackendName::kAuto, std::move(devices));
 }
 
-/// Returns device and backend of one of `world` ranks on one machine, such as "cuda:1 nccl".
+/// Returns the device and backend of one of `world` ranks on one machine, such as "cuda:1 nccl".
 std::string place(const RunConfig& config, const Machine& machine, int rank, int world) {
   const Placement placement = choose_placement(config, machine, rank, world);
   return placement.device_name() + " " + placement.backend;
@@ -187,7 +187,7 @@ TEST_CASE("the configured number of processes is used") {
   CHECK(choose_process_count(on_devices({"cuda:0", "cuda:0", "cpu"}), kOneGpu) == 3);
 }
 
-TEST_CASE("ranks are placed on GPUs if there are any, and share them if there are too few") {
+TEST_CASE("ranks run on GPUs if there are any, and share them if there are too few") {
   const RunConfig config;
   CHECK(place(config, kLaptop, 0, 1) == "cpu gloo");
   CHECK(place(config, kLaptop, 1, 2) == "cpu gloo");
@@ -234,7 +234,7 @@ TEST_CASE("equal GPU indices do not imply sharing unless all ranks see the same 
   CHECK(place(mixed, own_view, 0, 2) == "cuda:0 gloo");
 }
 
-TEST_CASE("ranks take free GPUs as long as there are any") {
+TEST_CASE("ranks take unused GPUs as long as there are any") {
   using Lists = std::vector<std::vector<std::string>>;
   struct Case {
     Lists allowed;
@@ -245,7 +245,7 @@ TEST_CASE("ranks take free GPUs as long as there are any") {
   for (const Case& entry : {
            Case{{{"a", "b"}, {"a", "b"}}, {0, 1}, -1, -1},
            Case{{{"a"}, {"b"}}, {0, 0}, -1, -1},  // --gpus-per-task=1
-           Case{{{"a"}, {"a"}}, {0, 0}, 0, 1},    // both see only one GPU
+           Case{{{"a"}, {"a"}}, {0, 0}, 0, 1},    // both see only the same GPU
            Case{{{"a", "b"}, {"c", "d"}, {"a", "b"}, {"c", "d"}}, {0, 0, 1, 1}, -1, -1},
            Case{{{"a", "b"}, {"b", "a"}}, {0, 0}, -1, -1},
            Case{{{"a", "b"}, {"a", "b"}, {"a", "b"}}, {0, 1, 0}, 0, 2},
@@ -303,7 +303,7 @@ TEST_CASE("an unusable device or backend is refused, never replaced by another o
              IsError(ExitCode::kConfig, "\"gloo\""));
 }
 
-TEST_CASE("the ranks divide the cores unless config or environment set the number of threads") {
+TEST_CASE("ranks divide the cores unless the config or environment sets the number of threads") {
   const auto threads = [](const RunConfig& config, int world) {
     return choose_placement(config, kLaptop, 0, world).threads;
   };
@@ -335,7 +335,7 @@ TEST_CASE("an invalid OMP_NUM_THREADS is ignored") {
     INFO(value);
     CHECK(choose_placement(config, kLaptop, 0, 2).threads == 4);
   }
-  const ScopedEnvironment nested("OMP_NUM_THREADS", "3,2");  // OpenMP: one number per nesting level
+  const ScopedEnvironment nested("OMP_NUM_THREADS", "3,2");  // one number per nesting level
   CHECK(choose_placement(config, kLaptop, 0, 2).threads == 3);
 }
 

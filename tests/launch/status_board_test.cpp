@@ -35,7 +35,7 @@ TEST_CASE("the launcher sees the progress of a rank in another process") {
   CHECK(describe(board.of(0)) == "starting");
 }
 
-TEST_CASE("without a launcher a rank has a private board") {
+TEST_CASE("without a launcher, a rank has a private board") {
   StatusBoard board = StatusBoard::attach(-1, 2);
   CHECK(board.fd() == -1);
   CHECK(describe(board.of(1)) == "starting");
@@ -69,7 +69,7 @@ TEST_CASE("every phase has a readable description") {
   CHECK(describe(board.of(0)) == "evaluation, batch 1");
 }
 
-TEST_CASE("the board shows the current wait, and the total time of waits in steps") {
+TEST_CASE("the board shows the current wait and the total waiting time in training steps") {
   StatusBoard board = StatusBoard::attach(-1, 1);
   RankStatus& status = board.of(0);
   const auto wait = [&] { return static_cast<Wait>(status.wait.load()); };
@@ -82,7 +82,7 @@ TEST_CASE("the board shows the current wait, and the total time of waits in step
       ::usleep(2000);
     }
     CHECK(wait() == Wait::kBackward);
-    CHECK(status.waited_s.load() == 0);  // only the outermost scope counts the time
+    CHECK(status.waited_s.load() == 0);  // only the outermost scope adds its time
   }
   CHECK(wait() == Wait::kNothing);
   const double waited_s = status.waited_s.load();
@@ -93,7 +93,7 @@ TEST_CASE("the board shows the current wait, and the total time of waits in step
   { const WaitScope unobserved(nullptr, Wait::kAllReduce); }
 }
 
-TEST_CASE("a report arrives as sent, but with control and invalid bytes escaped") {
+TEST_CASE("a report arrives as sent, except that control and invalid bytes are escaped") {
   const FailureReport sent{ExitCode::kCheckpoint, "line one\n\"two\" … \xff\xfe \x1b", "node-3",
                            true};
   const auto received = failure_from_text(to_text(sent));
@@ -213,7 +213,7 @@ TEST_CASE("a rank's own error determines the exit code, and the run does not res
   }
 }
 
-TEST_CASE("a user's mistake is reported without the rank that found it") {
+TEST_CASE("a user's mistake is reported without the rank that detected it") {
   StatusBoard board = training_board();
   update(board.of(3), Phase::kLoadingWeights, 0, 0);
   for (const ExitCode code : {ExitCode::kConfig, ExitCode::kData, ExitCode::kCheckpoint}) {
@@ -238,7 +238,7 @@ TEST_CASE("a write error during training is reported with rank and step") {
   CHECK(failure.cause == "rank 0 (pid 100) in step 120 (epoch 2): no space left");
 }
 
-TEST_CASE("if several ranks fail independently, the first is the cause") {
+TEST_CASE("if several ranks fail independently, the first failure is the cause") {
   const std::vector<RankEnd> ends{succeeded(0),
                                   rank_end(3, reported(ExitCode::kRunFailed, "first")),
                                   rank_end(1, reported(ExitCode::kConfig, "second"))};
@@ -259,7 +259,7 @@ TEST_CASE("a rank that exits early without a report is a lost process") {
   }
 }
 
-TEST_CASE("if all are victims of a rank on another machine, the first is reported as the cause") {
+TEST_CASE("if all ranks are victims of another machine, the first one is reported as the cause") {
   const RunFailure failure =
       failure_of({rank_end(1, victim("lost another rank during broadcast")),
                   rank_end(0, victim("lost another rank during all-reduce"))});
@@ -270,7 +270,7 @@ TEST_CASE("if all are victims of a rank on another machine, the first is reporte
   CHECK_THAT(failure.victims, ContainsSubstring("all-reduce"));
 }
 
-TEST_CASE("a stalled rank is the cause, and ranks that were killed because of it are victims") {
+TEST_CASE("a stalled rank is the cause, and ranks killed because of it are victims") {
   const RunFailure failure =
       failure_of({killed_by_us(0), killed_by_us(1)}, StalledRank{1, 301.2, false, 0});
   CHECK(failure.code == ExitCode::kDistributed);

@@ -20,7 +20,7 @@ using namespace testing;
 
 constexpr double kNever_s = 1000;
 
-/// Blocks the supervised signals like the launcher, and finally consumes pending ones.
+/// Blocks the supervised signals, as the launcher does; the destructor discards pending ones.
 class SupervisedSignals {
  public:
   SupervisedSignals() {
@@ -42,7 +42,7 @@ class SupervisedSignals {
   sigset_t before_{};
 };
 
-/// Ranks that run a shell script, in which `$FOLDER` is a temporary folder.
+/// Ranks that run a shell script with a temporary folder in `$FOLDER`.
 struct Attempt {
   explicit Attempt(int ranks, const std::string& script) : board(StatusBoard::create(ranks)) {
     setup.executable = shell_worker(
@@ -61,7 +61,7 @@ struct Attempt {
     return supervise(setup, board, hang_timeout_s, BackgroundTask{});
   }
 
-  /// Sends this process a signal when all ranks are ready, and again when `again` exists.
+  /// Sends this process a signal when all ranks are ready, and again when the file `again` exists.
   AttemptResult run_with_signal(int signal, const char* again) {
     std::thread sender([&] {
       const auto wait_for = [&](const std::string& name) {
@@ -103,7 +103,7 @@ TEST_CASE("a rank that exits with 0 before its work is done is a failure") {
   CHECK_THAT(result.failure->cause, ContainsSubstring("before the run was over"));
 }
 
-TEST_CASE("victims get time to report, and do not replace the cause") {
+TEST_CASE("victims get time to report but do not replace the cause") {
   Attempt attempt(
       3,
       "case $RANK in\n"
@@ -123,7 +123,7 @@ TEST_CASE("victims get time to report, and do not replace the cause") {
   CHECK_THAT(result.failure->victims, ContainsSubstring("lost a peer"));
 }
 
-TEST_CASE("when ranks stall together, a stopped one is the cause") {
+TEST_CASE("when ranks stall together, a stopped rank is the cause") {
   Attempt attempt(3, "[ $RANK = 2 ] && kill -STOP $$; exec sleep 60");
   const AttemptResult result = attempt.run(/*hang_timeout_s=*/0.3);
   REQUIRE(result.failure);
@@ -131,7 +131,7 @@ TEST_CASE("when ranks stall together, a stopped one is the cause") {
   CHECK_THAT(result.failure->cause, ContainsSubstring("it is stopped"));
 }
 
-TEST_CASE("after a signal, the supervisor lets ranks save, but not after a second one") {
+TEST_CASE("the supervisor lets ranks save after one signal, but not after a second one") {
   const std::string saves = "trap 'sleep 0.2; touch $FOLDER/saved.$RANK; exit ";
   const std::string loops = "; touch $FOLDER/ready.$RANK; while :; do sleep 0.01; done";
   struct Case {
@@ -144,7 +144,7 @@ TEST_CASE("after a signal, the supervisor lets ranks save, but not after a secon
   for (const Case& asked : {
            Case{saves + "143' TERM INT" + loops, SIGTERM, 128 + SIGTERM},
            Case{saves + "130' TERM INT" + loops, SIGINT, 128 + SIGINT},
-           // Rank 0 exits as after SIGINT, although SIGTERM was sent.
+           // Rank 0 exits with the status for SIGINT, although SIGTERM was sent.
            Case{"trap 'exit $((130 + 13 * RANK))' TERM" + loops, SIGTERM, 128 + SIGTERM},
            // The ranks ignore the signal and finish.
            Case{"trap '' TERM; touch $FOLDER/ready.$RANK; sleep 0.3; exit 0", SIGTERM, 0, true},
@@ -170,7 +170,7 @@ TEST_CASE("after a signal, the supervisor lets ranks save, but not after a secon
   }
 }
 
-/// A machine without cgroups, whose kernel counts processes killed when memory ran out.
+/// A machine without cgroups whose kernel counts out-of-memory kills.
 struct Machine : testing::TempFolder {
   Machine() {
     write("proc/meminfo", "MemTotal: 1048576 kB\n");
@@ -229,7 +229,7 @@ TEST_CASE("a rank lost for another reason is not reported as out of memory") {
     CHECK(result.failure->cause == "rank 1 was lost");
     CHECK(result.failure->code == ExitCode::kDistributed);
     CHECK(result.failure->restart_may_help);
-    machine.kill();  // kills another program
+    machine.kill();  // the OOM killer kills another program
   }
 }
 
@@ -260,8 +260,8 @@ TEST_CASE("the port is reserved, and child processes do not inherit it") {
   CHECK((::fcntl(first.fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("a host's socket listens only on its address, and only if this machine has it") {
-  const int port = listen_on_loopback().port;  // free a moment ago
+TEST_CASE("a host's socket listens only on the host's address, and only if this machine has it") {
+  const int port = listen_on_loopback().port;  // probably still free
   for (const char* host : {"127.0.0.1", "localhost"}) {
     const auto listener = listen_on_host(host, port, /*others_come=*/false);
     REQUIRE(listener);
@@ -275,7 +275,7 @@ TEST_CASE("a host's socket listens only on its address, and only if this machine
   CHECK_FALSE(listen_on_host("no such host", port, /*others_come=*/true));
 }
 
-TEST_CASE("the error names a host's port in use") {
+TEST_CASE("the error about a port in use names host and port") {
   const ListenSocket holder = listen_on_loopback();
   const auto failure = testing::error_of([&] { listen_on_host("127.0.0.1", holder.port, false); });
   CHECK(failure.code == ExitCode::kDistributed);
@@ -283,7 +283,7 @@ TEST_CASE("the error names a host's port in use") {
                                " of 127.0.0.1: Address already in use");
 }
 
-/// A rank in its first step, observed at the right interval.
+/// A rank in its first step, observed at the regular interval.
 struct Watched {
   explicit Watched(double limit_s) : meter(limit_s) { (void)meter.look(status, now_s); }
 
@@ -322,12 +322,12 @@ TEST_CASE("time during which the observer was stopped does not count") {
   }
 }
 
-TEST_CASE("a rank that resumes later than its observer gets the full limit again") {
+TEST_CASE("a rank that resumes later than its observer gets the full time limit again") {
   Watched rank(2);
-  (void)rank.look_for(1.8);  // the rank was stopped first
+  (void)rank.look_for(1.8);  // the rank is stopped before its observer
   (void)rank.sleep(60);
   CHECK(rank.look_for(1.8) < 2);
-  CHECK(rank.look_for(0.4) >= 2);  // it never resumed
+  CHECK(rank.look_for(0.4) >= 2);  // the rank never resumes
 }
 
 TEST_CASE("an observer that is often late still detects a stall") {
@@ -336,7 +336,7 @@ TEST_CASE("an observer that is often late still detects a stall") {
   CHECK(rank.sleep(0.2) >= 10);
 }
 
-/// Returns the time in seconds until a watch with a limit of 0.3 s warns, or 1.5 if it does not.
+/// Returns the seconds until a watch with a limit of 0.3 s warns, or 1.5 if it does not warn.
 double spoke_after_s(RankStatus& status) {
   const double begin_s = monotonic_seconds();
   std::atomic<double> spoke_s = 1.5;
@@ -347,7 +347,7 @@ double spoke_after_s(RankStatus& status) {
   return spoke_s;
 }
 
-TEST_CASE("a wait beyond the limit is reported in every phase") {
+TEST_CASE("a wait beyond the limit is reported in any phase") {
   const auto on_heap = std::make_unique<RankStatus>();
   RankStatus& status = *on_heap;
   update(status, Phase::kLoadingWeights, 0, 0);
@@ -356,14 +356,14 @@ TEST_CASE("a wait beyond the limit is reported in every phase") {
   CHECK(spoke_after_s(status) < 1.5);
 }
 
-/// Ranks that step at the pace of the slowest, watched once every four seconds.
+/// Ranks that step at the pace of the slowest rank and are checked every four seconds.
 struct Run {
   explicit Run(int ranks) : board(StatusBoard::attach(-1, ranks)), watch(ranks) {
     for (int rank = 0; rank < ranks; ++rank) update(board.of(rank), Phase::kTraining, 1, 0);
     (void)watch.check(board, now_s);
   }
 
-  /// `own_ms`: computing time per step, by rank.
+  /// `own_ms`: compute time per step, by rank.
   std::optional<std::string> check_after(int steps, const std::vector<double>& own_ms) {
     const double step_ms = *std::max_element(own_ms.begin(), own_ms.end());
     for (std::size_t rank = 0; rank < own_ms.size(); ++rank) {
@@ -381,7 +381,7 @@ struct Run {
   double now_s = 100;
 };
 
-TEST_CASE("a slow rank is reported at the second check, once") {
+TEST_CASE("a slow rank is reported once, at the second check") {
   Run run(3);
   CHECK_FALSE(run.check_after(100, {10, 30, 11}));
   const auto warning = run.check_after(100, {10, 30, 11});
@@ -391,7 +391,7 @@ TEST_CASE("a slow rank is reported at the second check, once") {
   for (int i = 0; i < 3; ++i) CHECK_FALSE(run.check_after(100, {10, 30, 11}));
 }
 
-TEST_CASE("ranks of similar speed, or that take turns being slow, cause no warning") {
+TEST_CASE("ranks of similar speed, or ranks that take turns being slow, cause no warning") {
   Run alike(2);
   Run in_turn(2);
   for (int i = 0; i < 4; ++i) {
@@ -407,7 +407,7 @@ TEST_CASE("tiny steps, few steps and a single rank never cause a warning") {
   Run few(2);
   CHECK_FALSE(few.check_after(1, {1000, 3000}));
   CHECK_FALSE(few.check_after(1, {1000, 3000}));
-  CHECK_FALSE(few.check_after(3, {1000, 3000}));  // five steps in total: the first valid check
+  CHECK_FALSE(few.check_after(3, {1000, 3000}));  // the first valid check, after five steps
   CHECK(few.check_after(5, {1000, 3000}));
   Run alone(1);
   for (int i = 0; i < 4; ++i) CHECK_FALSE(alone.check_after(100, {10}));

@@ -10,7 +10,7 @@ using Catch::Matchers::ContainsSubstring;
 using namespace testing;
 using Variables = std::map<std::string, std::string>;
 
-/// Returns the identity in an environment with only these variables.
+/// Returns the identity determined by an environment with only these variables.
 std::optional<WorkerIdentity> identity_in(const Variables& variables) {
   std::vector<std::string> texts;
   for (const auto& [name, value] : variables) texts.push_back(name + "=" + value);
@@ -22,7 +22,7 @@ std::optional<WorkerIdentity> identity_in(const Variables& variables) {
   return identity_from_environment();
 }
 
-/// Returns launcher, rank, local rank and rank 0's host, such as "torchrun 5/6 2/3 node-1".
+/// Returns the launcher, rank, local rank and rank 0's host, such as "torchrun 5/6 2/3 node-1".
 std::string place_of(const std::optional<WorkerIdentity>& identity) {
   if (!identity) return "none";
   return std::string(name_of(identity->launcher)) + " " + std::to_string(identity->rank) + "/" +
@@ -30,7 +30,7 @@ std::string place_of(const std::optional<WorkerIdentity>& identity) {
          std::to_string(identity->local_world_size) + " " + identity->master_address;
 }
 
-/// torchrun's variables for rank 5 of 6, on the second of two nodes.
+/// The variables that torchrun sets for rank 5 of 6, on the second of two nodes.
 Variables torchrun() {
   return {{"RANK", "5"},
           {"WORLD_SIZE", "6"},
@@ -59,12 +59,12 @@ Failure refusal_of(const Variables& variables) {
 
 TEST_CASE("a process started manually is not another launcher's worker") {
   CHECK_FALSE(identity_in({}));
-  // Some clusters always export the address.
+  // Some clusters always set the address.
   CHECK_FALSE(identity_in({{"MASTER_ADDR", "node-1"}, {"MASTER_PORT", "29500"}}));
   CHECK_FALSE(identity_in({{"LOCAL_RANK", "0"}}));
 }
 
-TEST_CASE("torchrun's variables give rank and address") {
+TEST_CASE("torchrun's variables determine rank and address") {
   const auto identity = identity_in(torchrun());
   REQUIRE(place_of(identity) == "torchrun 5/6 2/3 node-1");
   CHECK(identity->master_port == 29500);
@@ -96,7 +96,7 @@ TEST_CASE("torchrun's optional variables have defaults") {
                   ->store_served_by_agent);
 }
 
-TEST_CASE("the error lists all missing variables, with the launchers that set them") {
+TEST_CASE("the error lists all missing variables and the launchers that set them") {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     INFO(name);
     CHECK_THAT(refusal_of(without(torchrun(), {name})),
@@ -122,7 +122,7 @@ TEST_CASE("contradictory values and non-integers are refused, and the error name
   }
 }
 
-/// Slurm's variables for task 3 of 5, on the second of two nodes.
+/// The variables that Slurm sets for task 3 of 5, on the second of two nodes.
 Variables slurm() {
   return {{"SLURM_PROCID", "3"},
           {"SLURM_NTASKS", "5"},
@@ -135,7 +135,7 @@ Variables slurm() {
           {"SLURM_STEP_ID", "0"}};
 }
 
-TEST_CASE("srun's variables give rank and address, unless MASTER_ADDR and MASTER_PORT are set") {
+TEST_CASE("srun's variables determine rank and, without MASTER_ADDR and MASTER_PORT, the address") {
   const auto identity = identity_in(slurm());
   REQUIRE(place_of(identity) == "slurm 3/5 0/2 gpu07");
   CHECK(identity->master_port >= 15000);
@@ -159,7 +159,7 @@ TEST_CASE("tasks on one node use loopback") {
                                    {"SLURM_NODEID", "0"},
                                    {"SLURM_STEP_NODELIST", "gpu07"}}))
             ->master_address == "127.0.0.1");
-  // With the minimum of variables.
+  // With as few variables as possible.
   CHECK(identity_in({{"SLURM_PROCID", "1"},
                      {"SLURM_NTASKS", "2"},
                      {"SLURM_LOCALID", "1"},
@@ -169,7 +169,7 @@ TEST_CASE("tasks on one node use loopback") {
             ->master_address == "127.0.0.1");
 }
 
-TEST_CASE("shells and one-task batch scripts start their own processes, but srun's tasks do not") {
+TEST_CASE("shells and one-task batch scripts start their own processes; srun's tasks do not") {
   CHECK_FALSE(identity_in(without(slurm(), {"SLURM_PROCID"})));  // salloc
   const Variables alone{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "4711"}};
   CHECK_FALSE(identity_in(alone));
@@ -177,7 +177,7 @@ TEST_CASE("shells and one-task batch scripts start their own processes, but srun
         "slurm 0/1 0/1 127.0.0.1");
 }
 
-TEST_CASE("a shell that is a job step starts its own processes, but srun's tasks in it do not") {
+TEST_CASE("a shell that is a job step starts its own processes; srun's tasks inside it do not") {
   const Variables shell = with(slurm(), {{"SLURM_JOB_NAME", "interactive"},
                                          {"SLURM_PROCID", "0"},
                                          {"SLURM_STEP_NUM_TASKS", "1"},
@@ -187,7 +187,7 @@ TEST_CASE("a shell that is a job step starts its own processes, but srun's tasks
     INFO(step);
     CHECK_FALSE(identity_in(with(shell, {{"SLURM_STEP_ID", step}})));
   }
-  // Tasks that srun starts in it inherit the job's name.
+  // Tasks that srun starts in such a shell inherit the job's name.
   for (const char* name : {"interactive", "bash"}) {
     CHECK(identity_in(with(slurm(), {{"SLURM_JOB_NAME", name}})).value().rank == 3);
   }
@@ -235,7 +235,7 @@ TEST_CASE("Slurm's task counts per node are parsed") {
   CHECK(count_of_node("2;3", 1) == 0);
 }
 
-/// Open MPI's variables for process 1 of 2 on one host.
+/// The variables that Open MPI sets for process 1 of 2 on one host.
 Variables open_mpi() {
   return {{"OMPI_COMM_WORLD_RANK", "1"},
           {"OMPI_COMM_WORLD_SIZE", "2"},
@@ -244,7 +244,7 @@ Variables open_mpi() {
           {"PMIX_NAMESPACE", "3539009537"}};
 }
 
-TEST_CASE("on one host Open MPI needs no address") {
+TEST_CASE("on one host, Open MPI needs no address") {
   const auto identity = identity_in(open_mpi());
   REQUIRE(place_of(identity) == "open-mpi 1/2 1/2 127.0.0.1");
   CHECK(identity->master_port !=
@@ -256,7 +256,7 @@ TEST_CASE("on one host Open MPI needs no address") {
         "open-mpi 0/1 0/1 127.0.0.1");
 }
 
-TEST_CASE("processes with the same parent meet if Open MPI sets no namespace") {
+TEST_CASE("if Open MPI sets no namespace, processes with the same parent use the same store") {
   const auto first = identity_in(without(open_mpi(), {"PMIX_NAMESPACE"}));
   const auto second =
       identity_in(with(without(open_mpi(), {"PMIX_NAMESPACE"}), {{"OMPI_COMM_WORLD_RANK", "0"}}));
@@ -266,7 +266,7 @@ TEST_CASE("processes with the same parent meet if Open MPI sets no namespace") {
   CHECK_THAT(first->decided_by, ContainsSubstring("parent"));
 }
 
-TEST_CASE("attempts of one torchrun have the same launch, and those of another do not") {
+TEST_CASE("all attempts of one torchrun, and only these, have the same launch") {
   const auto launch_of = [](const char* run_id, const char* error_file) {
     return identity_in(with(torchrun(), {{"TORCHELASTIC_RUN_ID", run_id},
                                          {"TORCHELASTIC_ERROR_FILE", error_file}}))
@@ -280,7 +280,7 @@ TEST_CASE("attempts of one torchrun have the same launch, and those of another d
             ->launch.empty());
 }
 
-TEST_CASE("on several hosts Open MPI needs the address of rank 0") {
+TEST_CASE("on several hosts, Open MPI needs the address of rank 0") {
   const Variables two_hosts = with(open_mpi(), {{"OMPI_COMM_WORLD_SIZE", "4"}});
   CHECK_THAT(refusal_of(two_hosts), IsError(ExitCode::kConfig, "-x MASTER_ADDR=HOST"));
   const auto identity = identity_in(with(two_hosts, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "99"}}));
@@ -288,13 +288,13 @@ TEST_CASE("on several hosts Open MPI needs the address of rank 0") {
   CHECK(identity->master_port == 99);
 }
 
-/// MPICH's variables for process 1 of 2 on one host.
+/// The variables that MPICH sets for process 1 of 2 on one host.
 Variables mpich() {
   return {{"PMI_RANK", "1"},        {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"},
           {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "8"},   {"HYDI_CONTROL_FD", "7"}};
 }
 
-TEST_CASE("on one host MPICH needs no address") {
+TEST_CASE("on one host, MPICH needs no address") {
   for (const Variables& variables : {mpich(), without(mpich(), {"MPI_LOCALNRANKS"})}) {
     const auto identity = identity_in(variables);
     REQUIRE(place_of(identity) == "mpich 1/2 1/2 127.0.0.1");
@@ -305,7 +305,7 @@ TEST_CASE("on one host MPICH needs no address") {
   }
 }
 
-TEST_CASE("on several hosts MPICH needs the address of rank 0") {
+TEST_CASE("on several hosts, MPICH needs the address of rank 0") {
   const Variables two_hosts = with(mpich(), {{"PMI_SIZE", "4"}});
   for (const Variables& told :
        {two_hosts, with(two_hosts, {{"MASTER_ADDR", "a"}}),
@@ -366,7 +366,7 @@ TEST_CASE("if srun started mpirun's daemons, mpirun determines the identity") {
     CHECK(identity->launcher != LauncherKind::kSlurm);
     CHECK(identity->local_world_size == 2);
   }
-  // With several tasks per node, they are not daemons.
+  // Several tasks per node are not daemons.
   const Variables tasks =
       with(daemon, {{"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}, {"SLURM_STEP_NUM_TASKS", "4"}});
   CHECK_THAT(refusal_of(with(tasks, with(mpich(), {{"PMI_SIZE", "8"}}))),

@@ -35,7 +35,7 @@ bool eventually_contains(const fs::path& path, const std::string& text) {
   return false;
 }
 
-/// Workers that run a shell script, in which `$FOLDER` is a temporary folder.
+/// Workers that run a shell script with a temporary folder in `$FOLDER`.
 struct Workers {
   explicit Workers(const std::string& script, int world_size = 2) {
     setup.executable = shell_worker(folder, "FOLDER=" + folder.path().string() + "\n" + script);
@@ -74,7 +74,7 @@ TEST_CASE("a worker's variables override those in the launcher's environment") {
   CHECK(workers.text("stdin.1").empty());
 }
 
-TEST_CASE("descriptors are passed under their numbers, and the socket only to rank 0") {
+TEST_CASE("descriptors are passed under fixed numbers, and the socket only to rank 0") {
   const UniqueFd job = publish_job({});
   const StatusBoard board = StatusBoard::create(2);
   const ListenSocket listener = listen_on_loopback();
@@ -117,7 +117,7 @@ TEST_CASE("a worker's report and exit status are collected") {
   }
 }
 
-TEST_CASE("workers write to their logs, but rank 0's standard output is the launcher's") {
+TEST_CASE("workers write to their logs, but rank 0 shares the launcher's standard output") {
   Workers workers("echo out $RANK; echo err $RANK >&2");
   workers.setup.log_folder = workers.folder.path();
   // Temporarily replaces the standard output of this process.
@@ -133,7 +133,7 @@ TEST_CASE("workers write to their logs, but rank 0's standard output is the laun
 
 TEST_CASE("workers do not inherit blocked signals") {
   const TempFolder folder;
-  // Not a shell, which may change the mask, but `tail -f` on the script itself.
+  // The script runs `tail -f` on itself instead of a shell, which could change the signal mask.
   const fs::path script = folder.write("worker", "#!/usr/bin/tail -f\nready\n");
   fs::permissions(script, fs::perms::owner_all);
   sigset_t blocked;
@@ -154,7 +154,7 @@ TEST_CASE("workers do not inherit blocked signals") {
   CHECK(end_of(worker).signal == SIGTERM);
 }
 
-TEST_CASE("destroying the object kills the worker") {
+TEST_CASE("destroying a WorkerProcess kills the worker") {
   const Workers workers("exec sleep 60");
   pid_t pid = -1;
   {
@@ -166,7 +166,7 @@ TEST_CASE("destroying the object kills the worker") {
   CHECK(::kill(pid, 0) != 0);
 }
 
-TEST_CASE("an executable that cannot be started has a special exit status") {
+TEST_CASE("an executable that cannot be started results in a special exit status") {
   Workers workers("");
   workers.setup.executable = workers.path("absent");
   WorkerProcess worker = workers.start();

@@ -1,4 +1,4 @@
-// Compares every entry of data.augment with a straightforward implementation.
+// Compares every kind of entry of data.augment with a straightforward implementation.
 
 #include "loader/augmenter.h"
 
@@ -55,7 +55,7 @@ float value(const at::Tensor& image, std::int64_t y, std::int64_t x) {
   return image[y][x].item<float>();
 }
 
-/// Returns images of pixel(sample index, image [H,W], y, x).
+/// Returns images that consist of `pixel(sample index, image [H,W], y, x)`.
 template <typename Pixel>
 at::Tensor by_hand(const at::Tensor& images, ImageSize size, const Pixel& pixel) {
   at::Tensor result = at::zeros({kSamples, kChannels, size.height, size.width});
@@ -106,7 +106,7 @@ TEST_CASE("a flip swaps left and right") {
   CHECK((flipped > 0 && flipped < kSamples * kChannels * kSize.height * kSize.width));
 }
 
-TEST_CASE("a resize preserves the mean at any aspect ratio, and bytes") {
+TEST_CASE("a resize preserves the mean at any aspect ratio, and the type of bytes") {
   const at::Tensor images = noise_bytes();
   const at::Tensor smaller = images_of({ResizeOptions{{3, 14}}}, images);
   CHECK(smaller.sizes().vec() == std::vector<std::int64_t>{kSamples, kChannels, 3, 14});
@@ -119,7 +119,7 @@ TEST_CASE("a resize preserves the mean at any aspect ratio, and bytes") {
 }
 
 TEST_CASE("a resize by an integer factor matches PyTorch's antialiased bilinear resize") {
-  // Halving with antialiasing weights pixels 1, 3, 3, 1 in each direction, at the border 3, 3, 1.
+  // Antialiased halving weights pixels by 1, 3, 3, 1 in each direction, at the border by 3, 3, 1.
   const at::Tensor row = at::arange(0, 80, 10, at::kByte).view({1, 1, 1, 8});  // 0, 10, …, 70
   Augmenter augmenter({ResizeOptions{{1, 4}}}, {1, 8}, 1, at::kCPU);
   augmenter.begin_epoch({0}, 0);
@@ -153,7 +153,7 @@ std::int64_t difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kLong) - b.to(at::kLong)).abs().max().item<std::int64_t>();
 }
 
-TEST_CASE("picture operations by LibTorch, for GPUs, match the loops for CPUs") {
+TEST_CASE("the tensor operations that GPUs use for pictures match the loops for CPUs") {
   const auto [channels, height, width] = GENERATE(values<std::array<std::int64_t, 3>>(
       {{1, 28, 28}, {3, 9, 7}, {3, 32, 40}, {3, 2, 5}, {1, 1, 1}}));
   CAPTURE(channels, height, width);
@@ -183,7 +183,7 @@ TEST_CASE("picture operations by LibTorch, for GPUs, match the loops for CPUs") 
     const at::Tensor values = images.to(at::kFloat) / 255;
     CHECK(at::allclose(crop.apply(values, numbers), resized_by_tensors(values, numbers, {12, 10}),
                        0, 1e-4));
-    // Rounding differs, and four operations may amplify that.
+    // Rounding differs, and four operations may amplify the difference.
     numbers = numbers_for(jitter, epoch);
     CHECK(difference(jitter.apply(images, numbers), jittered_by_tensors(images, numbers)) <= 4);
     for (std::int64_t column = 0; column < 8; column += 2) {
@@ -196,7 +196,7 @@ TEST_CASE("picture operations by LibTorch, for GPUs, match the loops for CPUs") 
   CHECK(trivially_changed_by_tensors(images.narrow(0, 0, 0), at::zeros({0, 8})).size(0) == 0);
 }
 
-TEST_CASE("a resized crop uses the centre window of test images") {
+TEST_CASE("a resized crop takes the centre window of test images") {
   const at::Tensor images = noise_bytes();  // 9x7
   const auto for_test = [&](ImageSize size) {
     const Augmenter augmenter({RandomResizedCropOptions{size}}, kSize, kSeed, at::kCPU);
@@ -205,9 +205,9 @@ TEST_CASE("a resized crop uses the centre window of test images") {
   };
   CHECK(for_test(kSize).equal(images));
   CHECK(for_test({5, 3}).equal(images.narrow(2, 2, 5).narrow(3, 2, 3)));
-  CHECK(
-      for_test({6, 4}).equal(images.narrow(2, 2, 6).narrow(3, 2, 4)));  // like CenterCrop: 1.5 -> 2
-  const at::Tensor larger = for_test({14, 14});                         // the centre 7x7, enlarged
+  CHECK(for_test({6, 4}).equal(
+      images.narrow(2, 2, 6).narrow(3, 2, 4)));  // rounds 1.5 to 2, like CenterCrop
+  const at::Tensor larger = for_test({14, 14});  // the centre 7x7, enlarged
   const at::Tensor expected = resized_by_tensors(
       images, at::tensor({1.0F, 0.0F, 7.0F, 7.0F}).expand({kSamples, 4}), {14, 14});
   CHECK(difference(larger, expected) <= 1);
@@ -338,7 +338,7 @@ std::vector<std::int64_t> order_of(std::int64_t count) {
   return order;
 }
 
-TEST_CASE("bytes are mixed in fp32, clipped and truncated, and floats are only mixed") {
+TEST_CASE("bytes are mixed in fp32, clipped and truncated; floats are only mixed") {
   const at::Tensor a = mixed_bytes(6);
   const at::Tensor b = mixed_bytes(6);
   const at::Tensor weights = at::tensor({0.5F, 0.3F, 0.0F, 1.0F, 0.9F, 1.0F / 3});
@@ -402,7 +402,7 @@ struct Share {
   Batch mixed;
 };
 
-/// Runs global mixup over Gloo, with `counts` samples on the ranks.
+/// Runs global mixup over Gloo, with `counts[rank]` samples on each rank.
 std::vector<Share> mixed_globally(const AugmentList& list,
                                   const std::vector<std::int64_t>& counts) {
   std::vector<Share> shares;
@@ -484,7 +484,7 @@ TEST_CASE("cutmix replaces a box with the partner's, and weights labels by area"
   }
 }
 
-TEST_CASE("global mixup exchanges the results of earlier entries") {
+TEST_CASE("global mixup exchanges images to which earlier entries were applied") {
   const AugmentList list{HorizontalFlipOptions{1.0},
                          MixupOptions{std::nullopt, 0.0, MixupScope::kGlobal}};
   const auto shares = mixed_globally(list, {3, 3});

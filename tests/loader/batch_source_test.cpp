@@ -67,7 +67,7 @@ void check_against_torchvision(const Batch& batch, const ImageSet& set,
   CHECK(batch.size() == static_cast<std::int64_t>(indices.size()));
 }
 
-TEST_CASE("every byte value is normalised like in torchvision, bit for bit") {
+TEST_CASE("the normalisation of every byte value is bit-identical to torchvision's") {
   std::vector<std::uint8_t> bytes(256);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i);
   const std::vector<std::uint16_t> labels{7};
@@ -90,7 +90,7 @@ std::shared_ptr<loader::Augmenter> augmenter(const settings::AugmentList& list,
   return std::make_shared<loader::Augmenter>(list, settings::ImageSize{16, 16}, 1, device);
 }
 
-TEST_CASE("mean and standard deviation apply per channel, also in an entry of the list") {
+TEST_CASE("mean and standard deviation apply per channel, even in an entry of data.augment") {
   const ImageSet set = small_images({.channels = 3});
   for (const NormalizeOptions& normalize :
        {kColours, NormalizeOptions{kColours.mean, 0.5}, NormalizeOptions{0.25, kColours.std}}) {
@@ -131,7 +131,7 @@ TEST_CASE("batches have channels_last strides, even with one channel") {
   }
 }
 
-TEST_CASE("a batch may be empty, larger or smaller than the one before") {
+TEST_CASE("a batch may be empty, or larger or smaller than the previous one") {
   const ImageSet set = small_images();
   const auto images = make_batch_source(set, kMnist, at::kCPU);
   images->set_order(data::positions({0, 10}));
@@ -153,7 +153,7 @@ TEST_CASE("each epoch has its own order") {
   }
 }
 
-TEST_CASE("samples are used in place and kept alive") {
+TEST_CASE("samples are used in place, and their memory is kept alive") {
   ImageSet set = small_images();
   const std::weak_ptr<const void> owner = set.owner;
   const auto images = make_batch_source(std::move(set), kMnist, at::kCPU);
@@ -162,7 +162,7 @@ TEST_CASE("samples are used in place and kept alive") {
   CHECK(images->gather({{0, 10}, Order::kStored}).size() == 10);
 }
 
-TEST_CASE("with a list that changes nothing, batches are bit-identical to those without one") {
+TEST_CASE("an augmentation list that changes nothing leaves batches bit-identical") {
   for (const std::int64_t channels : {1, 3}) {
     const ImageSet set = small_images({.channels = channels});
     for (const settings::AugmentList& list :
@@ -197,7 +197,7 @@ TEST_CASE("batches are augmented with the epoch's random numbers, but test image
   }
 }
 
-TEST_CASE("a mixed batch has both labels, also at the end of the order") {
+TEST_CASE("a mixed batch has both labels, even at the end of the order") {
   const ImageSet set = small_images();
   const settings::MixupOptions half{std::nullopt, 0.5, settings::MixupScope::kLocal};
   const auto images = make_batch_source(set, {}, at::kCPU, at::kFloat, augmenter({half}));

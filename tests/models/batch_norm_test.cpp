@@ -26,7 +26,7 @@ using settings::Activation;
 
 constexpr std::int64_t kChannels = 3;
 
-/// A layer's results for a batch: outputs, gradients of inputs and weight, running statistics.
+/// A layer's results for a batch: outputs, gradients of inputs and weight, and running statistics.
 struct Outcome {
   at::Tensor output;
   at::Tensor input_gradient;
@@ -51,7 +51,7 @@ double relative_error(const at::Tensor& found, const at::Tensor& expected) {
 }
 
 TEST_CASE("batch norm on one process matches PyTorch in fp64, in training and evaluation") {
-  // Many pixels, like after a ReLU: half of them are equal, so a running fp32 sum loses digits.
+  // Many pixels, of which half are equal, as after a ReLU, so that a running fp32 sum loses digits.
   const bool many = GENERATE(false, true);
   const at::Tensor images =
       many ? (at::randn({128, kChannels, 28, 28}).clamp_min(0) + 3)
@@ -95,7 +95,7 @@ settings::ModelOptions with_batch_norms(std::optional<Activation> after_sums, bo
   return options;
 }
 
-/// Returns a copy with channels_last strides, like in training, even with one channel.
+/// Returns a copy with channels_last strides, even with one channel, as in training.
 at::Tensor in_channels_last(const at::Tensor& images) {
   const std::int64_t channels = images.size(1);
   const std::int64_t width = images.size(3);
@@ -117,7 +117,7 @@ std::shared_ptr<Model> model_of(const settings::ModelOptions& options, std::int6
 struct FusedOutcome {
   at::Tensor scores;
   std::map<std::string, at::Tensor> tensors;  // scores, gradients and buffers
-  std::set<std::string> biases;               // names of convolutions' biases
+  std::set<std::string> biases;               // names of convolution biases
 };
 
 FusedOutcome train_once(Model& model, const at::Tensor& images) {
@@ -192,7 +192,7 @@ TEST_CASE("networks with batch norm and residual blocks train the same with and 
       continue;
     }
     const double off = (found.tensors[name].to(at::kDouble) - wanted).norm().item<double>();
-    // Gradients that a batch norm cancels are only rounding errors.
+    // Gradients that a batch norm cancels consist of rounding errors.
     CHECK(off <= (type == at::kFloat ? 1e-4 : 0.3) * (wanted.norm().item<double>() + 0.1));
   }
 }
@@ -226,7 +226,7 @@ TEST_CASE("a convolution adds its bias if no batch norm kernel does") {
   CHECK(count_operations(found, "FusedBatchNorm") == 0);
 }
 
-TEST_CASE("a batch that the batch norm kernels do not support gets the convolution's bias") {
+TEST_CASE("the convolution adds its bias to a batch that the batch norm kernels do not support") {
   torch::manual_seed(5);
   torch::nn::Conv2d convolution(torch::nn::Conv2dOptions(3, 4, 1));
   const at::Tensor one_row = at::randn({1, 3, 1, 1});

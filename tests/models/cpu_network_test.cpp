@@ -38,7 +38,7 @@ constexpr Activation kFunctions[] = {Activation::kTanh, Activation::kRelu, Activ
                                      Activation::kGelu, Activation::kSilu, Activation::kLeakyRelu,
                                      Activation::kRelu6};
 
-/// A network without batch norm, so integers stay integers.
+/// A network without batch norm, in which integers stay integers.
 LayerList pooled() {
   return {convolution(6, 3, 1),
           relu(),
@@ -52,7 +52,7 @@ LayerList pooled() {
           linear(5)};
 }
 
-/// In fp32, Winograd's algorithm computes the second convolution of the block.
+/// A residual block whose second convolution uses Winograd's algorithm in fp32.
 LayerList residual(bool norm = true) {
   settings::ResidualLayer block;
   block.layers = {convolution(32, 3, 1, 2, !norm), relu(), convolution(32, 3, 1, 1, !norm)};
@@ -68,7 +68,7 @@ LayerList residual(bool norm = true) {
   return list;
 }
 
-/// A network with a residual sum, and a linear layer with enough outputs to need flattened images.
+/// A residual sum, and a linear layer with enough outputs to need flattened images.
 LayerList flattened() {
   settings::ResidualLayer block;
   block.layers = {convolution(10, 3, 1), relu()};
@@ -83,7 +83,7 @@ LayerList flattened() {
           linear(5)};
 }
 
-/// A depthwise convolution, and activations that are not fused with the layers before them.
+/// A network with a depthwise convolution and activations that are not fused with preceding layers.
 LayerList depthwise() {
   return {convolution(9, 3, 1, 1, false),
           batch_norm(),
@@ -143,7 +143,7 @@ std::shared_ptr<Model> model_of(const LayerList& layers, at::ScalarType type,
   return model;
 }
 
-/// Returns the network in fp64, computed by LibTorch, with the rounded parameters of `rounded`.
+/// Returns an fp64 network that LibTorch computes, with the parameters of `rounded`.
 std::shared_ptr<Model> exact_of(const LayerList& layers, const Model& rounded) {
   auto exact = model_of(layers, at::kDouble);
   for (std::size_t i = 0; i < exact->parameters().size(); ++i) {
@@ -168,7 +168,7 @@ bool can_compute(at::ScalarType type) {
   return type == at::kFloat ? cpu_features().avx512 : cpu_features().avx512_bf16;
 }
 
-/// Returns outputs, all gradients and buffers of a step.
+/// The outputs, all gradients, and the buffers of a step.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 NamedTensors take_step(Model& model, const at::Tensor& images, const at::Tensor& upstream,
@@ -188,7 +188,7 @@ NamedTensors take_step(Model& model, const at::Tensor& images, const at::Tensor&
   return outcome;
 }
 
-/// Returns the error relative to the norm of the exact values, but at least 0.1 per value.
+/// Returns the error relative to the norm of the exact values, or to 0.1 per value if that is more.
 double error_of_tensor(const at::Tensor& found, const at::Tensor& exact) {
   const double least = 0.1 * std::sqrt(static_cast<double>(exact.numel()));
   const double error = (found.to(at::kDouble) - exact.to(at::kDouble)).norm().item<double>();
@@ -213,7 +213,7 @@ void check_equal(const NamedTensors& found, const NamedTensors& expected) {
 
 at::Tensor integers(at::IntArrayRef sizes) { return at::randint(-2, 3, sizes, at::kFloat); }
 
-TEST_CASE("sums of integers are exact in lists of layers") {
+TEST_CASE("networks compute sums of integers exactly") {
   torch::manual_seed(1);
   for (const LayerList& layers : {pooled(), residual(/*norm=*/false)}) {
     for (const std::int64_t images : {1, 37}) {
@@ -236,7 +236,7 @@ TEST_CASE("sums of integers are exact in lists of layers") {
   }
 }
 
-/// Draws lists, of which some do not fit images of 3 x 12 x 11.
+/// Draws random lists of layers, some of which do not fit images of 3 x 12 x 11.
 class RandomLists {
  public:
   LayerList draw() {
@@ -273,13 +273,13 @@ class RandomLists {
         if (below(2) == 0) block.activation = random_function();
         return {"", block};
       }
-      case 6: {  // the padding may differ between sides
+      case 6: {  // padding that may differ between sides
         settings::SequentialLayer padded;
         padded.layers = {{"", settings::ZeroPad2dLayer{{below(2), below(3), below(2), below(3)}}},
                          convolution(channels(), 2 + below(2))};
         return {"", padded};
       }
-      case 7: {  // depthwise after a known number of channels
+      case 7: {  // a depthwise convolution after a layer with a known number of channels
         settings::SequentialLayer depthwise;
         const std::int64_t groups = 1 + below(9);
         depthwise.layers = {convolution(groups, 1),
@@ -313,7 +313,8 @@ TEST_CASE("random lists of layers match LibTorch in fp64, forward and backward")
     CHECK(is_computed(model->forward(x)) == can_compute(at::kFloat));
     model = model_of(layers, at::kFloat);
     const auto exact = model_of(layers, at::kDouble);
-    // With batch norm, some gradients are sums that nearly cancel; LibTorch's are less accurate.
+    // The terms of some batch norm gradients nearly cancel, and LibTorch's gradients are less
+    // accurate.
     check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
                 can_compute(at::kFloat) ? 2e-4 : 1e-2);
     model->eval();
@@ -323,8 +324,8 @@ TEST_CASE("random lists of layers match LibTorch in fp64, forward and backward")
   }
 }
 
-/// The tolerance in bf16 is large: batch norm gradients are sums that cancel, unlike their rounding
-/// errors.
+/// The tolerance in bf16 is large: the terms of batch norm gradients cancel, but their rounding
+/// errors do not.
 TEST_CASE("networks with every fused layer match LibTorch, with and without gradients") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   if (!can_compute(type)) return;
@@ -339,7 +340,7 @@ TEST_CASE("networks with every fused layer match LibTorch, with and without grad
     spread_batch_norms(*model);
     const std::int64_t images = type == at::kFloat ? 64 : 37;
     const at::Tensor x = at::randn({images, 3, 12, 11}).to(type);
-    // Large, so all gradients exceed the floor of `error_of_tensor`.
+    // Large enough that all gradients exceed the floor of `error_of_tensor`.
     const at::Tensor upstream = (1e4 * at::randn({images, 5})).to(type);
     const NamedTensors found = take_step(*model, x, upstream);
     check_close(found, take_step(*exact_of(layers, *model), x.to(at::kDouble), upstream),
@@ -354,7 +355,7 @@ TEST_CASE("networks with every fused layer match LibTorch, with and without grad
   }
 }
 
-TEST_CASE("results do not depend on the number of threads or on other images of a batch") {
+TEST_CASE("results do not depend on the number of threads or on the batch's other images") {
   torch::manual_seed(4);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     if (!can_compute(type)) continue;
@@ -379,7 +380,7 @@ TEST_CASE("results do not depend on the number of threads or on other images of 
 TEST_CASE("frozen layers have no gradients, and the other gradients do not change") {
   struct Case {
     LayerList layers;
-    std::vector<std::string> trained;  // all others are frozen
+    std::vector<std::string> trained;  // prefixes; other parameters are frozen
     bool trains_norms = false;
   };
   const std::vector<Case> cases{{residual(), {"3.layers.3.", "6."}},
@@ -394,7 +395,7 @@ TEST_CASE("frozen layers have no gradients, and the other gradients do not chang
   const at::Tensor upstream = (1e4 * at::randn({20, 5})).to(type);
   for (const Case& tried : cases) {
     const auto whole = model_of(tried.layers, type);
-    whole->train(tried.trains_norms);  // frozen batch norms use running values
+    whole->train(tried.trains_norms);  // frozen batch norms use running statistics
     const NamedTensors expected = take_step(*whole, x, upstream);
     const auto model = model_of(tried.layers, type);
     const auto named = model->named_parameters();
@@ -419,7 +420,7 @@ TEST_CASE("frozen layers have no gradients, and the other gradients do not chang
   }
 }
 
-TEST_CASE("the first gradients are written to destination buffers, and later ones are added") {
+TEST_CASE("the first gradients go to their destination buffers, and later ones are added") {
   torch::manual_seed(6);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     if (!can_compute(type)) return;
@@ -446,7 +447,7 @@ TEST_CASE("the first gradients are written to destination buffers, and later one
   }
 }
 
-TEST_CASE("gradients without destination buffers reach autograd layer by layer") {
+TEST_CASE("without destination buffers, gradients reach autograd layer by layer") {
   if (!can_compute(at::kFloat)) return;
   const auto model = model_of(pooled(), at::kFloat);
   const at::Tensor out = model->forward(at::randn({20, 3, 12, 11}));
@@ -472,7 +473,7 @@ TEST_CASE("an empty batch has gradients of zero") {
   }
 }
 
-TEST_CASE("a NaN in an image affects only its own output") {
+TEST_CASE("a NaN in an image affects only the output for that image") {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const auto model = model_of(pooled(), type);
     at::Tensor x = at::randn({3, 3, 12, 11}).to(type);
@@ -483,7 +484,7 @@ TEST_CASE("a NaN in an image affects only its own output") {
   }
 }
 
-TEST_CASE("dropout in a list drops the same elements as LibTorch, and none in evaluation") {
+TEST_CASE("dropout in a network drops the same elements as LibTorch, and none in evaluation") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   const double p = GENERATE(0.3, 0.1, 0.0, 1 - 1e-12);  // the last one's threshold is 2^32
   CAPTURE(type, p);
@@ -543,7 +544,7 @@ TEST_CASE("synchronised batch norm uses the global batch, even with uneven share
   }
 }
 
-TEST_CASE("LibTorch computes other layers, types and shapes") {
+TEST_CASE("LibTorch computes layers, types and shapes that the CPU kernels do not support") {
   torch::manual_seed(10);
   LayerList with_group_norm = pooled();
   with_group_norm.insert(with_group_norm.begin() + 1, {"", settings::GroupNormLayer{2}});

@@ -16,7 +16,7 @@ constexpr double kP = 0.3;
 
 at::Tensor seeds(std::int64_t count) { return at::arange(count, at::kLong) * 0x1234567890abcdef; }
 
-TEST_CASE("dropout keeps and scales the given fraction, drawn separately per sample and layer") {
+TEST_CASE("dropout keeps and scales the expected fraction, drawn separately per sample and layer") {
   const at::Tensor x = at::ones({200, 500});
   const at::Tensor out = hashed_dropout(x, seeds(200), 0, kP);
   const at::Tensor kept = out != 0;
@@ -45,7 +45,7 @@ TEST_CASE("a sample's dropped elements do not depend on the batch or the memory 
         x.slice(3, 0, 7, 2).sizes());
 }
 
-TEST_CASE("gradients pass through elements that were not dropped") {
+TEST_CASE("gradients pass only through elements that were not dropped") {
   at::Tensor x = at::randn({4, 9}).requires_grad_();
   const at::Tensor out = hashed_dropout(x, seeds(4), 0, kP);
   out.backward(at::ones_like(out));

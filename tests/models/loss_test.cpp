@@ -23,8 +23,8 @@ using testing::Approx;
 constexpr std::int64_t kSamples = 33;
 constexpr double kScale = 0.125;
 
-/// Computes the loss from its definition: the cross entropy with the smoothed and mixed target,
-/// scaled per class by class weights.
+/// Computes the loss by definition: the cross entropy with the smoothed and mixed targets, with
+/// each class scaled by its weight.
 BatchLoss defined_loss(const at::Tensor& logits, const Targets& targets, double smoothing) {
   const std::int64_t classes = logits.size(1);
   at::Tensor mixed = at::one_hot(targets.labels, classes).to(at::kDouble);

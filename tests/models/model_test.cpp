@@ -75,7 +75,7 @@ TEST_CASE("images too small for a model are refused, and the error names the lay
   CHECK(make_model(named(ModelName::kNet), {1, 16, 16, 10}, 1) != nullptr);
 }
 
-/// A model with these layers below the module "features".
+/// A model with `layers` as its module "features".
 struct ModelWithFeatures : Model {
   explicit ModelWithFeatures(torch::nn::Sequential layers) {
     register_module("features", std::move(layers));

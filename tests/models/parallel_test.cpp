@@ -1,4 +1,4 @@
-// Tests base/parallel.h in programs that have loaded LibTorch.
+// Tests base/parallel.h in a program that has loaded LibTorch.
 #include "base/parallel.h"
 
 #include <ATen/Parallel.h>
@@ -32,7 +32,7 @@ Parts parts_of(std::int64_t begin, std::int64_t end, std::int64_t grain) {
   return parts;
 }
 
-/// While it exists, LibTorch computes with this number of threads.
+/// While an instance exists, LibTorch uses this number of threads.
 class Threads {
  public:
   explicit Threads(int number) { at::set_num_threads(number); }
@@ -44,7 +44,7 @@ class Threads {
   int before_ = at::get_num_threads();
 };
 
-TEST_CASE("work is divided into parts of at least the grain size, each done once") {
+TEST_CASE("work is divided into parts of at least the grain size, each of which is done once") {
   const Threads three(3);
   CHECK(parts_of(5, 25, 1).size() == 10);  // at most twelve parts of equal size
   const Parts parts = parts_of(0, 1200, 1);
@@ -62,7 +62,7 @@ TEST_CASE("work is divided into parts of at least the grain size, each done once
   CHECK(parts_of(3, 3, 1).empty());
 }
 
-TEST_CASE("all of LibTorch's threads share the work, also after their number changes") {
+TEST_CASE("all of LibTorch's threads share the work, even after their number has changed") {
   for (const int number : {3, 2, 4, 2}) {
     const Threads threads(number);
     std::mutex mutex;

@@ -18,7 +18,7 @@ Network sized(const std::string& json, const ImageShape& images = {}) {
   return infer_sizes(list(json), images);
 }
 
-TEST_CASE("sizes are inferred like in PyTorch") {
+TEST_CASE("sizes are inferred as in PyTorch") {
   const auto first = [](const std::string& layer) {
     return sized("[" + layer + R"(, "flatten", {"name": "linear", "out_features": "classes"}])",
                  {4, 30, 21, 7})
@@ -89,7 +89,7 @@ TEST_CASE("a built-in network written as layers is read back unchanged") {
   }
 }
 
-TEST_CASE("efficientnet-lite0 pads like TensorFlow, and has the original's number of parameters") {
+TEST_CASE("efficientnet-lite0 pads like TensorFlow and has the original number of parameters") {
   settings::ModelOptions options;
   options.name = settings::ModelName::kEfficientNetLite0;
   const auto first = [&](std::int64_t height, std::int64_t width) {
@@ -117,7 +117,7 @@ TEST_CASE("modules are named as in torch.nn.Sequential") {
   CHECK(network.layers[5].path == "5");
 }
 
-TEST_CASE("layers that do not fit are refused with their pointer and both shapes") {
+TEST_CASE("the error about a layer that does not fit has its pointer and both shapes") {
   using Bad = std::tuple<const char*, const char*, const char*>;
   const std::vector<Bad> cases{
       {R"([{"name": "linear", "out_features": 10}])", "/0", "expects [N,F], but gets [N,1,28,28]"},

@@ -1,5 +1,5 @@
 // Tests parallel_for on several threads without LibTorch, which is not instrumented for the thread
-// sanitizer: this file defines the functions of LibTorch and of the system layer that it calls.
+// sanitizer: this file defines the functions of LibTorch and base/system that parallel_for calls.
 
 #include <cstdint>
 #include <functional>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::int64_t kCount = 1000;
 
-/// Adds 1 to each number in nested calls.
+/// Adds 1 to each number, in nested calls of parallel_for.
 void increment(std::vector<int>& numbers) {
   parallel_for(0, kCount, 10, [&](std::int64_t begin, std::int64_t end) {
     parallel_for(begin, end, 1, [&](std::int64_t first, std::int64_t last) {
@@ -36,14 +36,14 @@ void increment(std::vector<int>& numbers) {
   });
 }
 
-TEST_CASE("helpers do each part once, and their results are visible afterwards") {
+TEST_CASE("helper threads do each part once, and their results are visible afterwards") {
   std::vector<int> numbers(kCount);
   constexpr int kRounds = 500;
   for (int round = 0; round < kRounds; ++round) increment(numbers);
   CHECK(std::accumulate(numbers.begin(), numbers.end(), 0) == kRounds * kCount);
 }
 
-TEST_CASE("threads that compete for the helpers do their own work") {
+TEST_CASE("callers that compete for the helper threads all complete their work") {
   constexpr int kRounds = 200;
   std::vector<int> mine(kCount);
   std::vector<int> theirs(kCount);
@@ -56,7 +56,7 @@ TEST_CASE("threads that compete for the helpers do their own work") {
   CHECK(theirs == mine);
 }
 
-TEST_CASE("the first exception is rethrown after all parts have ended") {
+TEST_CASE("an exception is rethrown after all parts have ended") {
   std::vector<int> numbers(kCount);
   const auto work = [&](std::int64_t begin, std::int64_t end) {
     for (; begin < end; ++begin) ++numbers[static_cast<std::size_t>(begin)];

@@ -204,8 +204,7 @@ class Table {
   std::string head;
 
  private:
-  /// Returns the output, waiting for the end of a line, because a terminal may transmit a line in
-  /// parts.
+  /// Reads output until the end of a line, because a terminal may transmit a line in parts.
   std::string written() const {
     std::string text;
     std::array<char, 4096> part{};

@@ -223,7 +223,7 @@ std::string epoch_line(int epoch, nlohmann::json members) {
   return members.dump() + "\n";
 }
 
-/// Returns an epoch's record in which all `sizes[label]` images of each class are predicted as
+/// Returns a record in which the `sizes[label]` images of each class are predicted as
 /// `guess(label)`.
 template <typename Guess>
 std::string epoch_with(const std::vector<int>& sizes, const Guess& guess, double balanced) {

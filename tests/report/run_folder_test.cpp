@@ -109,8 +109,7 @@ TEST_CASE("a restart continues only a run of the same launch") {
   CHECK_NOTHROW(prepare(temp.path(), elsewhere.string(), /*after_restart=*/true));
 }
 
-TEST_CASE(
-    "a run can resume in its own folder or a new one, but not from another run's checkpoint") {
+TEST_CASE("a run can resume in its folder or a new one, but not from another run's checkpoint") {
   const TempFolder temp;
   const fs::path first = temp.path() / "first";
   const fs::path file = temp.write("first/checkpoints/step-00000009.safetensors", "");

@@ -18,7 +18,7 @@ AugmentList read_list(const std::string& list) {
   return read(R"({"data":{"augment":)" + list + "}}").data.augment;
 }
 
-/// Returns an effective config with the list.
+/// Returns the text of an effective config that contains the list.
 std::string written(const AugmentList& list) {
   RunConfig config;
   config.data.augment = list;
@@ -50,7 +50,7 @@ TEST_CASE("omitted keys have their defaults") {
         written({MixupOptions{std::nullopt, 0.25, MixupScope::kLocal}}));
 }
 
-TEST_CASE("an invalid entry is refused with its pointer") {
+TEST_CASE("the error about an invalid entry has its pointer") {
   using Case = std::pair<const char*, std::string>;
   static const std::string kNames =
       R"("random_crop", "random_resized_crop", "horizontal_flip", "vertical_flip", "rotate", )"
@@ -123,7 +123,7 @@ TEST_CASE("an invalid entry is refused with its pointer") {
   CHECK(line.substr(line.find("/data/augment") + 13) == message);
 }
 
-TEST_CASE("torchvision's entries have its defaults, and are written as given") {
+TEST_CASE("entries from torchvision have its defaults and are written as given") {
   const std::string text =
       R"([{"name":"random_resized_crop","size":9},"random_erasing","trivial_augment","vertical_flip",)"
       R"({"name":"color_jitter","brightness":0.4,"hue":[-0.1,0.2]},)"
@@ -151,7 +151,7 @@ TEST_CASE("torchvision's entries have its defaults, and are written as given") {
   CHECK(augmented_size(list, {4, 5}) == ImageSize{9, 9});
 }
 
-TEST_CASE("fill \"background\" is the colour or its gray, and lists must fit the channels") {
+TEST_CASE("fill \"background\" is a colour or its gray value, and lists must match the channels") {
   const AugmentList list{RotateOptions{5, {0.0, true}}, RandomErasingOptions{}};
   const auto fill = [&](std::int64_t channels) {
     return std::get<RotateOptions>(list_for_images(list, channels, {255, 100, 0})[0]).fill;
@@ -184,7 +184,7 @@ TEST_CASE("all invalid entries are reported at once, and normalize may be set on
   CHECK(effective_normalize(listed.data, 1) == NormalizeOptions{0.5, 2.0});
 }
 
-TEST_CASE("statistics per channel are written as given") {
+TEST_CASE("per-channel statistics are written as given") {
   const std::string statistics = R"({"mean":[0.5,0.25,0.5],"std":2})";
   const RunConfig config =
       read(R"({"data":{"format":"cifar","train":"a","test":"b","normalize":)" + statistics + "}}");

@@ -195,7 +195,7 @@ TEST_CASE("values out of range are refused, not clipped") {
     REQUIRE(lines.size() == 1);
     CHECK_THAT(lines[0], ContainsSubstring(": expected "));
   }
-  // A number that underflows to 0 is also refused.
+  // A number that would underflow to 0 is refused, too.
   CHECK(lines_for(R"({"learning_rate":1e-999,"weight_decay":-0.00e5})") ==
         std::vector<std::string>{"f:1:18: /learning_rate: expected a number from 0 to 1e+38, found "
                                  "1e-999, which is too small for a 64-bit float"});

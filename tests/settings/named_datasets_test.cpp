@@ -9,7 +9,7 @@ bool is_sha256(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-TEST_CASE("every row of the data set table is complete and has a unique name") {
+TEST_CASE("every entry of the table of data sets is complete and has a unique name") {
   std::set<std::string> names;
   for (const NamedDataset& row : named_datasets()) {
     CAPTURE(row.name);
@@ -32,7 +32,7 @@ TEST_CASE("every row of the data set table is complete and has a unique name") {
   }
 }
 
-TEST_CASE("every data set can be used in a config, and sets its normalisation") {
+TEST_CASE("every named data set can be used in a config and sets the normalisation") {
   for (const NamedDataset& row : named_datasets()) {
     CAPTURE(row.name);
     const RunConfig config = read(R"({"data":{"dataset":")" + row.name + R"("}})");
@@ -43,7 +43,7 @@ TEST_CASE("every data set can be used in a config, and sets its normalisation") 
   }
 }
 
-TEST_CASE("an unknown name is refused with the list of known ones") {
+TEST_CASE("the error about an unknown name lists the known ones") {
   const auto failure = testing::error_of([] { (void)named_dataset("imagenet"); });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK(failure.message == "unknown data set imagenet; available: mnist, fashion-mnist, cifar10");

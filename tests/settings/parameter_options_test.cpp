@@ -18,7 +18,7 @@ TEST_CASE("later entries override earlier ones key by key") {
   CHECK((parameter_settings(entries, kNames) == expected));
 }
 
-TEST_CASE("head is the module of the last parameter") {
+TEST_CASE("head is the module that owns the last parameter") {
   const std::vector<std::string> names{"fc.head", "fc.2.weight", "fc.1.weight", "fc.1.bias"};
   const auto settings = parameter_settings({{{"head"}, 2.0, {}, {}}}, names);
   CHECK(settings[1].learning_rate_factor == 1);
@@ -26,7 +26,7 @@ TEST_CASE("head is the module of the last parameter") {
   CHECK(settings[3].learning_rate_factor == 2);
 }
 
-TEST_CASE("a network's own frozen parameters stay frozen unless an entry says otherwise") {
+TEST_CASE("parameters that a network freezes stay frozen unless an entry says otherwise") {
   const auto settings =
       parameter_settings({{{"bn1.bias"}, {}, {}, false}}, kNames, {"bn1.weight", "bn1.bias"});
   CHECK(settings[1].frozen);

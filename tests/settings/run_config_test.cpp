@@ -43,7 +43,7 @@ TEST_CASE(
 
 }  // namespace
 
-TEST_CASE("a plain object of hyperparameters is a config, and an empty one means the defaults") {
+TEST_CASE("a plain object of hyperparameters is a config, and an empty object means the defaults") {
   const std::string defaults = write_run_config(RunConfig{}, true);
   CHECK(write_run_config(read("{}"), true) == defaults);
   const std::string link = R"({"$schema":"./schema.json"})";  // ignored
@@ -80,7 +80,7 @@ TEST_CASE("the effective config survives a round trip") {
   CHECK(write_run_config(read(written), true) == written);
 }
 
-TEST_CASE("the effective config contains the output key only on request") {
+TEST_CASE("the effective config contains the key output only on request") {
   const RunConfig config = read(R"({"output":"o"})");
   CHECK_THAT(write_run_config(config, true), ContainsSubstring("\"output\": \"/base folder/o\""));
   CHECK_THAT(write_run_config(config, false), !ContainsSubstring("\"output\""));
@@ -115,7 +115,7 @@ TEST_CASE("every key has a description and a default") {
   }
 }
 
-TEST_CASE("other programs' keys get a suggestion") {
+TEST_CASE("keys that other programs use get a suggestion") {
   using Case = std::pair<const char*, const char*>;
   const auto [key, meant] =
       GENERATE(values<Case>({{"lr", "\"learning_rate\"?"},
@@ -210,7 +210,7 @@ TEST_CASE("a data set determines the normalisation unless the config sets one") 
   CHECK(of(R"({"normalize":{"mean":0.5}})") == NormalizeOptions{0.5, 1.0});
 }
 
-TEST_CASE("differences list keys that affect the computation of a step, with both values") {
+TEST_CASE("config differences list keys that affect the computation of a step, with both values") {
   CHECK(differences("{}", "{}").empty());
   CHECK(differences("{}", R"({"seed": 5})") == Texts{"seed was 1 and is now 5"});
   CHECK(differences(R"({"optimizer": "adam", "learning_rate": 0.1})",
@@ -223,7 +223,7 @@ TEST_CASE("differences list keys that affect the computation of a step, with bot
       differences("{}", R"({"data": {"augment": [{"name": "rotate", "degrees": 10}]}})");
   REQUIRE_FALSE(augmented.empty());
   CHECK(augmented.front().starts_with("data.augment"));
-  // A run's length, reports and launch do not affect a step.
+  // The length, reports and launch of a run do not affect a step.
   CHECK(differences("{}", R"({"epochs": 3, "max_steps": 7, "log_interval": 1, "test_batch_size": 9,
                               "stop_at_accuracy": 0.9, "early_stopping": {"patience": 2},
                               "checkpoint": {"keep": 1}, "report": {"html": false},
@@ -256,7 +256,7 @@ TEST_CASE("brightness comes from the named data set, or else from the normalisat
   CHECK(trained_brightness(options) == 0.1307);
   options.dataset = "cifar10";
   CHECK(trained_brightness(options).value() == Catch::Approx(0.4734).margin(1e-4));
-  // For other data, the brightness is the configured mean; none if that is 0, the default.
+  // For other data, the brightness is the configured mean, or none if the mean is 0, the default.
   options = {};
   options.dataset.reset();
   options.format = DataFormat::kImageFolder;

@@ -39,7 +39,7 @@ Parsed parse_syntax(const std::string& text) {
   return parsed;
 }
 
-TEST_CASE("every value and key has its position") {
+TEST_CASE("every value and key has a position") {
   const Node root = parse("{ \"a\\\"b\" : [1, -2, 3.5,\n\"x\", true , false,null], \"c\":{}}");
   CHECK(root.offset == 0);
   REQUIRE(root.members.size() == 2);
@@ -57,7 +57,7 @@ TEST_CASE("every value and key has its position") {
   CHECK(to_json(list) == Json{1, -2, 3.5, "x", true, false, nullptr});
 }
 
-TEST_CASE("a document may start in the middle of a text") {
+TEST_CASE("a document may begin in the middle of a text") {
   Problems problems;
   const auto node = parse_document(source_of("a.b=[7,8]"), problems, 4);
   REQUIRE(node);
@@ -73,7 +73,7 @@ TEST_CASE("objects are merged key by key, and other values are replaced") {
   CHECK(to_json(merged).dump() == R"({"a":{"x":1,"y":5,"z":6},"b":[9],"c":3,"d":null})");
 }
 
-TEST_CASE("objects of 100,000 keys are read, merged and searched quickly") {
+TEST_CASE("objects with 100,000 keys are read, merged and searched quickly") {
   constexpr int kKeys = 100'000;
   std::string text = "{";
   for (int i = 0; i < kKeys; ++i)
@@ -86,7 +86,7 @@ TEST_CASE("objects of 100,000 keys are read, merged and searched quickly") {
   CHECK(monotonic_seconds() - begin_s < 30);  // generous: with sanitizers on a busy machine
 }
 
-TEST_CASE("problems are listed by text and position") {
+TEST_CASE("problems are sorted by text and position") {
   const auto first = source_of("0123\n5");
   const auto second = std::make_shared<const Source>(Source{"g\n", "01", "/"});
   const Problems problems{{first, 5, "/b", "late"},
@@ -105,7 +105,7 @@ TEST_CASE("pointers are escaped according to RFC 6901") {
   CHECK(join_pointer("", "") == "/");
 }
 
-TEST_CASE("relative paths in a file start at its folder") {
+TEST_CASE("relative paths in a file are resolved against its folder") {
   const TempFolder folder;
   const auto file = folder.write("deep/cfg.json", "{}\n");
   const auto source = load_source(file.string());
@@ -114,7 +114,7 @@ TEST_CASE("relative paths in a file start at its folder") {
   CHECK(source->base_folder == folder.path() / "deep");
 }
 
-TEST_CASE("relative paths in a pipe start at the working directory") {
+TEST_CASE("relative paths in a pipe are resolved against the working directory") {
   const TempFolder folder;
   const std::string pipe = (folder.path() / "pipe").string();
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
@@ -155,9 +155,9 @@ TEST_CASE("positions are found in any order") {
   CHECK(locator.place(100) == "f:3:1");
 }
 
-// Valid and invalid JSON, like in JSONTestSuite.
+// Valid and invalid JSON, as in JSONTestSuite.
 
-// Returns the error about a malformed string, whose error is in this column.
+// Returns the error message for a malformed string at `column`.
 std::string bad_string(int column) {
   return "f:1:" + std::to_string(column) +
          ": /0: malformed string: expected UTF-8 without control characters, and only escapes such "
@@ -280,7 +280,7 @@ TEST_CASE("all malformed scalars and other errors are reported") {
             "f:1:18: /b: expected ',' or ']', found }"});
 }
 
-TEST_CASE("a malformed scalar with an uncertain end causes no false alarms") {
+TEST_CASE("a malformed scalar whose end is unclear causes no false errors") {
   for (const char* text :
        {"{\"a\":runs/b,\"c\":x}", "{\"a\":- 5}", "{\"a\":\"b\n,\"c\":1}", "NaN"}) {
     CAPTURE(text);
@@ -304,14 +304,14 @@ TEST_CASE("64 levels of nesting are accepted, and more are refused") {
   }
 }
 
-TEST_CASE("every duplicate key is reported at its second position, and the document is read") {
+TEST_CASE("duplicate keys are reported at their second position, and the document is read") {
   const Parsed parsed = parse_syntax(R"({"a":1,"b":{"c":1,"c":2},"\u0061":3})");
   CHECK(parsed.is_json);
   CHECK(parsed.lines == std::vector<std::string>{"f:1:19: /b/c: duplicate key \"c\"",
                                                  "f:1:26: /a: duplicate key \"a\""});
   CHECK(parse_syntax("\xEF\xBB\xBFx").lines ==
         std::vector<std::string>{"f:1:1: /: expected a value, found x"});
-  // Control bytes do not reach the message.
+  // Control bytes are escaped in the message.
   CHECK(parse_syntax(R"({"a\u001b\n":1,"a\u001b\n":2})").lines ==
         std::vector<std::string>{"f:1:16: /a\\x1b\\x0a: duplicate key \"a\\x1b\\x0a\""});
 }

@@ -136,7 +136,7 @@ TEST_CASE("an invalid value is reported in one line") {
   CHECK(read(text).lines == std::vector<std::string>{line});
 }
 
-TEST_CASE("a file in the run folder must have a relative path that stays inside") {
+TEST_CASE("the path of a file in the run folder must be relative and stay inside the folder") {
   for (const char* name : {"", "/a", "..", "../a", "a/../b", "./a", "a/", ".", "a\\u0000"}) {
     CAPTURE(name);
     CHECK(read(std::string(R"({"file":")") + name + "\"}").lines.size() == 1);
@@ -147,7 +147,7 @@ TEST_CASE("a file in the run folder must have a relative path that stays inside"
   }
 }
 
-TEST_CASE("all problems are reported in one reading") {
+TEST_CASE("all problems are reported at once") {
   CHECK(read(R"({"count":0,"x":1,"inner":{"ratio":2,"y":0},"flag":0})").lines.size() == 5);
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("numbers are written in their shortest exact form") {
   CHECK(number_to_json(1e38).get<double>() == 1e38);
 }
 
-TEST_CASE("the table describes itself as JSON Schema") {
+TEST_CASE("the table of keys can be written as JSON Schema") {
   const Json schema = outer_schema().describe();
   CHECK(schema["type"] == "object");
   CHECK(schema["additionalProperties"] == false);
@@ -185,7 +185,7 @@ TEST_CASE("the table describes itself as JSON Schema") {
   CHECK(properties["flag"]["default"] == true);
 }
 
-TEST_CASE("conditions agree with their JSON Schema") {
+TEST_CASE("conditions are equivalent to their JSON Schema") {
   CHECK(meets(R"({"a":1})", given("a")));
   CHECK_FALSE(meets(R"({"a":null})", given("a")));
   CHECK_FALSE(meets(R"({"b":1})", given("a")));
@@ -210,7 +210,7 @@ TEST_CASE("conditions agree with their JSON Schema") {
   CHECK_FALSE(meets(R"({"a":"cpu"})", lists("a", cpu)));
 }
 
-TEST_CASE("conditions are combined") {
+TEST_CASE("conditions can be combined") {
   const Json one = equal("a", 1);
   const Json two = equal("b", 2);
   CHECK(meets(R"({"a":1,"b":2})", all_of({one, two})));
@@ -224,7 +224,7 @@ TEST_CASE("unknown keywords in a condition are refused") {
   CHECK_THROWS_AS(meets(R"({"a":1})", holds("a", {{"maximum", 1}})), std::logic_error);
 }
 
-TEST_CASE("the error about a rule names its key, or the innermost group that exists") {
+TEST_CASE("the error about a rule is at its key, or at the innermost group that exists") {
   Schema<Outer> schema = outer_schema();
   schema.forbid("inner/ratio", {given("limit")}, "conflicts with limit");
   const auto line_for = [&](const std::string& text) {

@@ -10,8 +10,7 @@
 
 namespace mnist_train::data {
 
-/// Returns data options with a format and the locations of the training set and, if given, the test
-/// set.
+/// Returns options with a format and the location of the training set and, if given, the test set.
 inline settings::DataOptions data_at(settings::DataFormat format,
                                      const std::filesystem::path& train,
                                      const std::filesystem::path& test = {}) {

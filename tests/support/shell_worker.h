@@ -8,8 +8,7 @@
 
 namespace mnist_train::testing {
 
-/// Writes an executable shell script to run as a worker; it finds inherited descriptors at the
-/// numbers of launch::HandedOverFd.
+/// Writes a worker that runs a shell script, with descriptors numbered as in HandedOverFd.
 inline std::filesystem::path shell_worker(const TempFolder& folder, const std::string& script) {
   const std::filesystem::path path = folder.write("worker.sh", "#!/bin/sh\n" + script + "\n");
   std::filesystem::permissions(path, std::filesystem::perms::owner_all);

@@ -64,8 +64,7 @@ TEST_CASE("shards are even until the ranks' speeds are known, then proportional 
   CHECK(learned({1000, 500}, 0, 120, 10) == Sizes{80, 40});
   CHECK(learned({1000, 500, 1000}, 0, 100, 100) == Sizes{40, 20, 40});
   CHECK(learned({1000, 990}, 0, 120, 100) == Sizes{60, 60});  // too similar to adapt
-  // With a fixed cost of 20 ms, both ranks take equally long with 86 and 34 samples: 86 / 1000 s =
-  // 34 / 400 s.
+  // At equal fixed costs, 86 and 34 samples take equally long: 86 / 1000 s and 34 / 400 s.
   const Sizes with_overhead = learned({1000, 400}, 0.02, 120, 400);
   CHECK(with_overhead[0] + with_overhead[1] == 120);
   CHECK(std::abs(with_overhead[0] - 86) <= 4);
@@ -142,8 +141,7 @@ TEST_CASE("a throughput split speeds up unequal ranks and trains the same weight
 constexpr std::int64_t kSamples = 50;
 const std::vector<float> kWeights{0.5F, 3, 1, 0.25F, 2, 1, 0, 8, 1, 0.125F};
 
-/// Factors of the steps of two epochs, with two batches per step; the expected ones are computed
-/// from the batches' labels.
+/// The factors of the steps of two epochs, computed and expected; a step has two batches.
 struct Factors {
   std::vector<double> computed;
   std::vector<double> expected;

@@ -144,8 +144,7 @@ struct Parts {
     log.append(log.scalars().unsqueeze(0));
   }
 
-  /// Takes one step eagerly, or replays up to `most` steps of `plan_ahead`. Returns the number of
-  /// steps.
+  /// Takes one step eagerly or replays up to `most` steps of `plan_ahead`. Returns the number.
   template <class Plan>
   std::int64_t take(GraphedStep& graphed, const Plan& plan_ahead, std::int64_t most) {
     std::vector<PlannedStep> planned{plan_ahead(0)};

@@ -274,8 +274,7 @@ TEST_CASE("every optimizer detects a gradient that is not finite") {
                adam(OptimizerName::kAdamW, 0.1));
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const float broken : {kInfinity, -kInfinity, std::nanf("")}) {
-    for (const std::int64_t at :
-         {0, 1025, 1600}) {  // a bf16 gradient; fp32 ones in a vector and after the last
+    for (const std::int64_t at : {0, 1025, 1600}) {  // bf16, in a vector, after the last vector
       for (const std::size_t rows : {1, 2, 3}) {
         CAPTURE(broken, at, rows);
         CHECK_FALSE(is_finite_with(options, rows, /*bf16=*/1300, at, broken));

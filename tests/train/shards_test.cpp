@@ -108,8 +108,7 @@ TEST_CASE("a different number of shards gives similar, but not bit-identical, we
 }
 
 TEST_CASE("running statistics are updated once per step, with the mean of the shards' statistics") {
-  // After one step, the statistics do not depend on updated weights yet; batch norm's momentum is
-  // 0.1.
+  // After one step, the statistics do not depend on updated weights. Batch norm's momentum is 0.1.
   TrainOptions options = with_shards(2);
   options.batch_size = 50;
   options.max_steps = 1;

@@ -78,8 +78,7 @@ TEST_CASE("early stopping counts epochs without an improvement of more than min_
   options.early_stopping = {.patience = 2, .min_delta = 0.125};
   TrainerRig rig(options);
   const Progress& progress = rig.trainer.progress();
-  // 0.625 does not improve on 0.5 by more than 0.125, but 0.75 does; later accuracies are compared
-  // with 0.75.
+  // 0.625 does not improve enough on 0.5, but 0.75 does; later ones are compared with 0.75.
   for (const auto& [accuracy, bad_epochs] :
        {std::pair{0.0, 0}, {0.5, 0}, {0.625, 1}, {0.75, 0}, {0.875, 1}, {0.5, 2}}) {
     CHECK(rig.trainer.ended_by() == nullptr);
@@ -131,7 +130,7 @@ TEST_CASE("early stopping and plateau ignore an epoch that max_steps cut short")
   CHECK(rig.trainer.progress().plateau == PlateauState{0.7, 0, 0});
 }
 
-/// Batches of 7 of 50 samples: the last one has a single sample, so only one rank has any.
+/// Batches of 7 out of 50 samples: the last one has a single sample, so only one rank has any.
 TrainOptions uneven_run() {
   TrainOptions options = small_run();
   options.batch_size = 7;
@@ -173,8 +172,7 @@ TEST_CASE("ranks that share weights and state train bit-identically to ranks wit
     options.gradient_accumulation_steps = 2;
     options.max_gradient_norm = 0.5;
   }
-  // ResNet is included because its batch norm stays fp32, but it is slow, so only one combination
-  // uses it.
+  // ResNet's batch norm stays fp32; only one combination trains ResNet, because it is slow.
   const bool resnet = options.optimizer == settings::OptimizerName::kAdamW &&
                       accumulates_and_clips && GENERATE(false, true);
   const auto name = resnet ? ModelName::kResNet18 : ModelName::kNet;

@@ -88,8 +88,7 @@ bool is_capturing(const Stream& stream);
 /// which forbids even the query.
 cudaError_t get_capture_info(const Stream& stream, CaptureInfo& info);
 
-/// Exchanges the calling thread's capture mode, which determines whose captures forbid unsafe
-/// calls.
+/// Exchanges the calling thread's mode, which determines whose captures forbid unsafe calls.
 void exchange_capture_mode(cudaStreamCaptureMode& mode);
 
 /// Submits work to the stream: it runs, or becomes a node of the graph being captured.
@@ -103,8 +102,7 @@ cudaError_t check_device_not_capturing(int device, const char* call);
 /// capturing, since the legacy stream would have to wait for that stream.
 cudaError_t check_legacy_stream(const Stream& stream, const char* call);
 
-/// Sets `point` to the current point of the stream's capture; its `capture` is null if there is
-/// none.
+/// Sets `point` to the current point of the stream's capture; `capture` is null if there is none.
 cudaError_t get_capture_point(const Stream& stream, CapturePoint& point);
 /// Makes the stream wait for a point of a capture, and thus join the capture.
 cudaError_t join_capture(Stream& stream, const CapturePoint& point);

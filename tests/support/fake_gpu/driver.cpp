@@ -119,8 +119,7 @@ struct Module {
   BindKernel* bind = nullptr;  // null: its kernels are no-ops
 };
 
-/// Creates a kernel of a module. The kernel and its name are never freed, because the report uses
-/// them.
+/// Creates a kernel of a module. It and its name are never freed, because the report uses them.
 Kernel* make_kernel(const char* name, const Module& module) {
   return new Kernel{(new std::string(name))->c_str(), module.bind};
 }

@@ -179,8 +179,7 @@ Type stored_type(void** arguments) {
   return numbered_type(*static_cast<const std::int8_t*>(arguments[6]));
 }
 
-/// Returns the sum that the kernel computes, or one that is not `is_possible()` if it is another
-/// kernel.
+/// Returns the sum that the kernel computes, or one that is not `is_possible()` for other kernels.
 Sum sum_of_kernel(std::string_view kernel, void** arguments) {
   const bool converts = contains(kernel, kUnrolled) && contains(kernel, "LoadWithCastI") &&
                         contains(kernel, "StoreWithCastILi1E");

@@ -1,6 +1,6 @@
 // Tests the mock itself: memory, streams, events and errors behave like a GPU's, and captures
-// enforce CUDA's rules: a forbidden call fails with CUDA's error and invalidates the capture, while
-// an allowed call succeeds and does not.
+// enforce CUDA's rules: a forbidden call fails with CUDA's error and invalidates the capture; an
+// allowed call does neither.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <signal.h>

@@ -45,8 +45,7 @@ struct SharedHeader {
   std::array<RankPlace, kMaxRanks> places;
 };
 
-/// Shared-memory slot for one part of a message between two ranks; full until the receiver has read
-/// it.
+/// Shared memory for one part of a message between two ranks; full until the receiver reads it.
 struct MessageSlot {
   static constexpr std::size_t kCapacity_bytes = 1 << 20;
 

@@ -78,8 +78,7 @@ void wait_for_device(int device);
 /// called on the stream's thread.
 void count_started_launch(int device);
 
-/// Returns whether `count_started_launch` must be called, which means that even no-op launches must
-/// be enqueued.
+/// Returns whether `count_started_launch` must be called; then even no-op launches are enqueued.
 bool counts_started_launches();
 
 }  // namespace mnist_train::fake_gpu

@@ -141,8 +141,7 @@ inline void Block::prepare(Fiber& fiber) {
   ::makecontext(&fiber.context, &Block::begin_fiber, 0);
 }
 
-/// Runs threads of one block after the other; a fiber never ends, because starting one takes a
-/// system call.
+/// Runs threads of any block; a fiber never ends, because starting one takes a system call.
 inline void Block::begin_fiber() {
   for (;;) {
     block->run_threads();
