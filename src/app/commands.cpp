@@ -64,7 +64,7 @@ std::shared_ptr<models::Model> make_model_with_weights(Worker& worker,
   return model;
 }
 
-/// Returns the batches of a set of images like those that the model was trained on.
+/// Returns the batches of a set. `like`: the images that the model was trained on.
 std::unique_ptr<loader::BatchSource> batches_of(Worker& worker, data::ImageSet set,
                                                 const data::ImageSet& like) {
   return loader::make_batch_source(
@@ -127,7 +127,7 @@ struct Remarks {
   std::vector<std::string> problems;  // one line per file that is not an image
 };
 
-/// Reads the files as images like those that the model was trained on. `trained`: the mean
+/// Reads the files and fits them to the images that the model was trained on. `trained`: the mean
 /// brightness of the training images, if known.
 Images decode(std::span<const std::string> files, const data::ImageGeometry& like,
               std::optional<double> trained, Remarks& remarks) {

@@ -13,7 +13,7 @@
 /// The commands of a worker. Those without a file of the same name are in commands.cpp.
 namespace mnist_train::app {
 
-/// Trains a run to its end. Returns kDone, or kTerminated or kInterrupted if a signal stopped it
+/// Trains until the run ends. Returns kDone, or kTerminated or kInterrupted if a signal stopped it
 /// early, after everything was saved. Collective. Throws Error.
 ExitCode run_training(Worker& worker);
 
@@ -46,7 +46,7 @@ void run_preview(Worker& worker);
 /// those of a published network.
 void run_init(Worker& worker);
 
-/// Checks matrix products on this rank's device, and measures sums over the ranks by its backend;
+/// Checks matrix products on this rank's device, and measures all-reduces over its backend;
 /// rank 0 prints versions and times as a JSON object. Collective. Throws Error.
 void run_diagnosis(Worker& worker);
 
@@ -90,7 +90,7 @@ struct RankPreview {
   std::int64_t height = 0;
   std::int64_t width = 0;
   std::string planes;  // [n,C,H,W] bytes
-  // For each image "sample" and "label", and "class" if the classes have names. Mixed images also
+  // Each image has "sample" and "label", and "class" if the classes have names. Mixed images also
   // have "other_label", "other_class" and "weight".
   std::vector<nlohmann::ordered_json> facts;
 

@@ -89,12 +89,12 @@ std::string end_run_folder(const Worker& worker, const launch::FailureReport& fa
   return launch::recovery_advice(worker.run_folder, worker.job.program);
 }
 
-/// Reports to this rank's launcher why it ends: to ours through its pipe, to others on standard
+/// Reports to the launcher why this rank failed: to ours through a pipe, to others on standard
 /// error and in TORCHELASTIC_ERROR_FILE. `worker` is null if the rank failed before it was created.
 /// Returns the exit code.
 ExitCode report_failure(const std::exception& error, Worker* worker) {
-  // The main thread may lose a connection while the thread that watches it reports a timeout; the
-  // first of them ends the process.
+  // The main thread may report a lost connection while the watching thread reports a timeout; the
+  // first report ends the process.
   static std::recursive_mutex reporting;
   reporting.lock();
   launch::FailureReport failure = report_of(error, worker);
@@ -145,12 +145,12 @@ Worker* ending_worker = nullptr;  // null until it has started
   end_with(PeerError(message));
 }
 
-/// Lets our launcher watch how long waits take, or a thread under other launchers, which do not see
-/// whether a rank makes progress.
+/// Lets our launcher detect hangs or, under other launchers, which do not see whether a rank makes
+/// progress, starts a thread that does.
 std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
   const bool launcher_watches = launch::was_handed_over("status");
-  // Keep NCCL's own timeout otherwise: its watchdog also logs which collective the ranks disagree
-  // on.
+  // Otherwise keep NCCL's own timeout: its watchdog also logs the collective that the ranks
+  // disagree on.
   if (launcher_watches || !worker.communicator.reduces_on_device()) {
     worker.communicator.wait_without_end();
   }
@@ -194,8 +194,8 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(
   return error;
 }
 
-/// Runs one rank, or the server that forks ranks. mnist-train starts it after checking everything
-/// that does not need LibTorch.
+/// Runs one rank, or the server that forks ranks. mnist-train starts this program after checking
+/// everything that does not need LibTorch.
 int main(int, char** arguments) {
   using namespace mnist_train;
   launch::serve_forks(arguments[0]);

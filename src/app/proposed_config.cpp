@@ -40,7 +40,7 @@ std::optional<fs::path> find_subfolder(const fs::path& folder, std::span<const c
 
 // The choices.
 
-/// A config while it is built.
+/// A config under construction.
 class Draft {
  public:
   Draft(const PictureFolder& pictures, const std::optional<InitialWeights>& weights)
@@ -189,7 +189,7 @@ class Draft {
   /// small.
   void choose_network() {
     constexpr std::int64_t kSmallSide = 4;
-    constexpr std::int64_t kLargeSide = 48;  // a stride in the first layer then saves time
+    constexpr std::int64_t kLargeSide = 48;  // from here on, a stride in the first layer saves time
     constexpr std::size_t kMostStages = 4;
     Json layers = Json::array();
     std::int64_t channels = 32;
@@ -224,13 +224,13 @@ class Draft {
     parameters_ = {{{"match", "*"}, {"learning_rate_factor", 0.1}},
                    {{"match", "head"}, {"learning_rate_factor", 1}}};
     because(
-        "model: the weights are those of {}; its last layer is new; the others learn at a tenth of "
-        "the rate",
+        "model: the weights are those of {}; its last layer is new; the others train at a tenth "
+        "of the rate",
         name);
     recipe_["sync_batch_norm"] = true;
     because(
-        "sync_batch_norm: batch norm uses statistics of the whole batch, because the share of a "
-        "process may be small");
+        "sync_batch_norm: batch norm uses statistics of the whole batch, because a process's "
+        "share may be small");
   }
 
   /// The fewer the pictures, the more epochs and the smaller the batches.
@@ -256,7 +256,7 @@ class Draft {
   const PictureFolder& pictures_;
   const data::PictureSurvey& survey_;
   const std::optional<InitialWeights>& weights_;
-  // Pictures, in all and of a class.
+  // Numbers of pictures: in total, and of the smallest and the largest class.
   std::int64_t count_ = std::reduce(pictures_.class_sizes.begin(), pictures_.class_sizes.end());
   std::int64_t fewest_ = std::ranges::min(pictures_.class_sizes);
   std::int64_t most_ = std::ranges::max(pictures_.class_sizes);

@@ -35,7 +35,7 @@ double seconds_of(Worker& worker, int repetitions, const std::function<void()>& 
   return seconds[seconds.size() / 2];
 }
 
-/// Measures sums over the ranks by Gloo or NCCL. Collective.
+/// Measures latency and bandwidth of all-reduces over Gloo or NCCL. Collective.
 Json measure_all_reduce(Worker& worker) {
   constexpr std::int64_t kElements = 4 << 20;  // fp32: 16 MiB
   const auto measure = [&](std::int64_t elements, int repetitions) {

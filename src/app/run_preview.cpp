@@ -57,7 +57,7 @@ void paste(const RankPreview& preview, std::int64_t index, imaging::Image& pictu
   }
 }
 
-/// Returns the bytes that normalised images, [n,C,H,W], were computed from.
+/// Undoes the normalisation of images [n,C,H,W], and returns their bytes.
 std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions& normalize) {
   const at::Tensor bytes = images.mul(loader::per_channel(normalize.std, at::kCPU))
                                .add(loader::per_channel(normalize.mean, at::kCPU))
@@ -70,7 +70,7 @@ std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions&
           static_cast<std::size_t>(bytes.numel())};
 }
 
-/// Appends a batch to the preview. `samples`: starts with the indices of the batch's samples.
+/// Appends a batch to the preview. `samples`: indices; the first ones are those of the batch.
 void append(RankPreview& preview, loader::Batch batch, std::span<const std::int64_t> samples,
             const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
   for (at::Tensor* part : batch.tensors()) {

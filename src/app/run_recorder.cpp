@@ -17,9 +17,9 @@ namespace files = report::files;
 
 namespace {
 
-constexpr double kRefreshFraction = 0.01;     // of the run's time
-constexpr double kRefreshAllowance_s = 0.25;  // added to it, so that short runs refresh every epoch
-constexpr double kRefreshInterval_s = 20;     // within an epoch
+constexpr double kRefreshFraction = 0.01;     // of the run's time, for refreshes
+constexpr double kRefreshAllowance_s = 0.25;  // extra time, so that short runs refresh every epoch
+constexpr double kRefreshInterval_s = 20;     // between refreshes within an epoch
 
 report::Histogram histogram_of(const at::Tensor& tensor) {
   constexpr std::int64_t kBuckets = 64;
@@ -289,7 +289,7 @@ void RunRecorder::begin(const ResumedRun& resumed) {
   write_file_atomically(folder / files::kDataset,
                         data::write_dataset_record(dataset_, worker_.config.data),
                         ExitCode::kRunFailed);
-  // Sinks are called in list order: the page reads the files of the sinks before it.
+  // Sinks are called in list order: the page reads the files of earlier sinks.
   const settings::ReportOptions& options = worker_.config.report;
   sinks_.push_back(report::record_files(folder, folder / worker_.config.accuracies_file,
                                         resumed.facts.metrics_bytes));

@@ -20,8 +20,8 @@ namespace mnist_train::app {
 
 /// Saves the training state: as checkpoints, which rank 0 takes and a thread writes while training
 /// continues, and as snapshots in the memory of our own launcher, from which a run that lost a
-/// process restarts. If there are no snapshots (`launch.max_restarts` is 0, or another launcher is
-/// used), their methods do nothing. All ranks must call each method at the same points. All
+/// process restarts. Without snapshots (`launch.max_restarts` is 0, or another launcher is used),
+/// the snapshot methods do nothing. All ranks must call each method at the same points. All
 /// references must outlive this object. `positions`: the lengths of the append-only files, on rank
 /// 0.
 class StateSaver {
@@ -68,7 +68,7 @@ class StateSaver {
   std::int64_t moment_ = 0;
   double snapshot_taken_s_ = 0;
   int snapshots_ = 0;            // taken by this process
-  double least_snapshot_s_ = 0;  // the shortest time that one took; 0: none was timed
+  double least_snapshot_s_ = 0;  // shortest time of a snapshot; 0: none was timed
   checkpoint::CheckpointWriter writer_;
   std::int64_t saved_step_ = -1;
   double seconds_ = 0;
@@ -81,9 +81,9 @@ struct ResumedRun {
   bool is_finished = false;    // the run was complete before this command
 };
 
-/// Returns a model with the weights of `model.weights` on rank 0 of a new run that has any, else
-/// null. Decodes no images, so that a file that does not fit is reported before they are decoded.
-/// Throws Error(kCheckpoint).
+/// On rank 0 of a new run with `model.weights`, returns a model with these weights, else null.
+/// Decodes no images, so that a file that does not fit is reported before any decoding. Throws
+/// Error(kCheckpoint).
 std::shared_ptr<models::Model> initial_model(Worker& worker);
 
 /// Initialises the trainer of every rank: from the snapshot that an earlier attempt left in memory,

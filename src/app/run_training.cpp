@@ -21,8 +21,8 @@ struct RunImages {
   bool bf16 = false;  // training computes in bf16
 };
 
-/// Returns the same on all ranks, because they must compute gradients of the same precision.
-/// Collective.
+/// Returns whether to train in bf16, the same on all ranks, because their gradients must have the
+/// same precision. Collective.
 bool trains_in_bfloat16(const Worker& worker) {
   const settings::PrecisionName precision = worker.config.train.precision;
   if (precision == settings::PrecisionName::kFp32) return false;
@@ -64,7 +64,7 @@ std::vector<float> class_weights(const Worker& worker, const data::Dataset& data
   return weights;
 }
 
-/// Logs how much of the model is frozen, and its own remark.
+/// Logs how much of the model is frozen, and the model's own remark.
 void remark_on(const models::Model& model) {
   std::int64_t frozen = 0;
   std::int64_t all = 0;
@@ -123,7 +123,7 @@ void tell_of_earlier_end(const Worker& worker, const train::Trainer& trainer) {
       launch::resume_command(worker.run_folder, worker.job.program), longer);
 }
 
-/// Returns whether the run must stop here. After its last step it only needs to be evaluated.
+/// Returns whether the run must stop now. After its last step, it only needs evaluation.
 bool must_stop(const train::Trainer& trainer) {
   return trainer.stop_requested() && !trainer.run_done();
 }
@@ -251,7 +251,7 @@ ExitCode run_training(Worker& worker) {
                  trainer->ended_by(), trainer->progress().step);
   }
 
-  do {  // the evaluation is due even if no step is
+  do {  // evaluates even if no steps are left
     if (!train_epoch(worker, *trainer, saver, recorder)) {
       saver.save_checkpoint(recorder.log_positions());
       saver.wait();

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kSnapshotInterval_s = 0.05;  // minimum time between snapshots
 constexpr double kSnapshotFraction = 0.004;   // maximum share of the time for snapshots
-constexpr int kUntimedSnapshots = 7;          // the system allocates the memory of the first ones
+constexpr int kUntimedSnapshots = 7;          // the first ones include memory allocation
 
 checkpoint::CheckpointFolder checkpoints_of(const Worker& worker) {
   return {worker.run_folder / files::kCheckpoints, worker.config.checkpoint.keep};
@@ -50,7 +50,7 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
   return std::nullopt;
 }
 
-/// Marks the best checkpoint, because a run that was killed may not have done so.
+/// Marks the best checkpoint, because a killed run may not have done so.
 void mark_best(const Worker& worker, const train::Progress& progress) {
   const checkpoint::CheckpointFolder folder = checkpoints_of(worker);
   if (worker.config.checkpoint.keep_best && progress.best_step >= 0 &&
@@ -99,10 +99,10 @@ bool has_results(const Worker& worker, const train::Progress& progress) {
       "; to start a new run from its weights alone, use --set model.weights=" + source);
 }
 
-/// Throws if the checkpoint was trained on other data (its position in an epoch would refer to
-/// other samples), with another built-in network (all of its tensors would be listed) or with
-/// another list of parameters (its optimizer state would not fit). `saved`: its config, if that can
-/// be read.
+/// Throws if the checkpoint was trained on different data (its position in an epoch would refer to
+/// other samples), with a different built-in network (the error would list all tensors) or with
+/// different `parameters` (its optimizer state would not fit). `saved`: the checkpoint's config, if
+/// it can be read.
 void require_same_run(const Worker& worker, const std::string& source,
                       const checkpoint::RunFacts& facts,
                       const std::optional<settings::RunConfig>& saved,
@@ -129,7 +129,7 @@ void require_same_run(const Worker& worker, const std::string& source,
   if (saved->train.parameters != config.train.parameters) {
     refuse_other_run(
         source,
-        "with other entries in the config's list parameters, which cannot change within a run");
+        "with different entries in the config's parameters list, which cannot change within a run");
   }
 }
 
@@ -146,7 +146,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
     spdlog::warn("moved {}, which this run replaces, to {}", counted(later, "later checkpoint"),
                  (worker.run_folder / files::kCheckpoints / "abandoned").string());
   }
-  // The best weights so far were chosen by another metric.
+  // The best weights so far were chosen by a different metric.
   if (saved && saved->checkpoint.best_by != worker.config.checkpoint.best_by) {
     trainer.progress().forget_best();
   }
@@ -156,7 +156,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   return resumed;
 }
 
-/// Truncates the list of accuracies to those of the resumed epochs. If it is longer, the
+/// Truncates the list of accuracies to those of the resumed epochs. If it was longer, the
 /// predictions, the mistakes and the model are from later epochs and are removed or moved aside.
 void truncate_results(const Worker& worker, const std::vector<double>& accuracies) {
   const fs::path list = worker.run_folder / worker.config.accuracies_file;
@@ -174,8 +174,8 @@ void truncate_results(const Worker& worker, const std::vector<double>& accuracie
   }
 }
 
-/// Creates a model with the config's initial weights. Warns if some of those that are not loaded
-/// are frozen.
+/// Creates a model with the config's initial weights. Warns if weights that are not loaded are
+/// frozen.
 std::shared_ptr<models::Model> load_initial_weights(Worker& worker, const data::ImageSet& images) {
   worker.enter(launch::Phase::kLoadingWeights);
   const settings::RunConfig& config = worker.config;
@@ -195,7 +195,7 @@ std::shared_ptr<models::Model> load_initial_weights(Worker& worker, const data::
   return model;
 }
 
-/// Warns if the last layer of the initial weights was trained for other classes.
+/// Warns if the last layer of the initial weights was trained for different classes.
 void warn_of_other_classes(const Worker& worker, const data::Dataset& dataset) {
   const settings::WeightsOptions& weights = *worker.config.model.weights;
   if (!weights.fresh.empty()) return;
@@ -214,8 +214,8 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
   remove_leftovers(worker.run_folder / files::kCheckpoints);
   ResumedRun resumed;
   if (const auto snapshot = saver.restore_snapshot()) {
-    // The run folder contains nothing later, except for files that were being written when a
-    // process was lost.
+    // The run folder contains nothing newer than the snapshot, except for files that were being
+    // written when a process was lost.
     const train::Progress& progress = trainer.progress();
     resumed.path = "memory";
     resumed.facts.metrics_bytes = snapshot->metrics_bytes;
@@ -268,7 +268,7 @@ StateSaver::StateSaver(Worker& worker, const data::Dataset& dataset, train::Trai
 
 void StateSaver::plan_snapshot() {
   if (!memory_ || !worker_.is_rank0()) return;
-  if (!worker_.device().is_cpu()) return;  // hosts run ahead of their GPUs by different times
+  if (!worker_.device().is_cpu()) return;  // hosts run ahead of their GPUs by different amounts
   const double interval_s = std::max(kSnapshotInterval_s, least_snapshot_s_ / kSnapshotFraction);
   if (monotonic_seconds() - snapshot_taken_s_ >= interval_s) memory_->plan(moment_ + 1);
 }

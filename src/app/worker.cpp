@@ -47,13 +47,13 @@ std::atomic<bool> recording = false;
 
 /// Makes the signals of launch::stop_signals end the process immediately, with the exit codes of a
 /// stopped run, because there is nothing to save yet. If the process `trains`, SIGUSR1, which asks
-/// the run to stop and resume later, takes effect after `record_stop_signals`.
+/// the run to stop and resume later, takes effect only after `record_stop_signals`.
 void end_on_stop_signals(bool trains) {
-  // Shells start background processes with SIGINT ignored, but one that is sent is intended.
+  // Shells start background processes with SIGINT ignored, but a SIGINT sent to them is intended.
   for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
-  // No handler may run on a thread that computes, and later threads inherit the mask: while oneDNN
-  // multiplies matrices, the stack pointer points into the heap, so a handler's frame would corrupt
-  // memory.
+  // No handler may run on a compute thread: while oneDNN multiplies matrices, the stack pointer
+  // points into the heap, so a handler's frame would corrupt memory. Threads created later inherit
+  // the mask.
   const sigset_t signals = launch::stop_signal_set();
   ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
   start_thread([trains] { take_stop_signals(trains); }).detach();
@@ -95,7 +95,7 @@ void set_up_log(const Worker& worker) {
       identity.restart_count + 1, identity.decided_by);
 }
 
-/// Logs LibTorch's own warnings for debugging only, because they contain stack traces and would
+/// Logs LibTorch's own warnings at level debug only, because they contain stack traces and would
 /// precede our messages.
 class LibTorchWarnings : public c10::WarningHandler {
  public:
@@ -125,9 +125,9 @@ void set_up_host(Worker& worker) {
   if (!worker.placement.cuda) return;
   if (deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicCuDNN(deterministic);
-  // TF32 keeps 10 bits, so the results of a split batch's parts would not sum to that of the whole
-  // batch. cuDNN's gradients of weights still have errors of up to 1.6e-3, because it computes them
-  // with Winograd's algorithm.
+  // TF32 keeps 10 mantissa bits, so results of the parts of a split batch would not sum to that of
+  // the whole batch. cuDNN's gradients of weights still have errors of up to 1.6e-3, because it
+  // computes them with Winograd's algorithm.
   if (deterministic) at::globalContext().setAllowTF32CuDNN(false);
 }
 
@@ -265,7 +265,7 @@ void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOption
                first_names(empty, 10), set.classes);
 }
 
-/// A network with one class is always right.
+/// Warns about a training set with one class, for which every network is always right.
 void warn_of_single_class(const data::Dataset& dataset, const settings::DataOptions& options) {
   if (dataset.train.count == 0 || dataset.train.classes != 1) return;
   spdlog::warn("{}: the training set has only one class{}, so there is nothing to learn{}",
@@ -341,7 +341,7 @@ void requeue_if_asked(Worker& worker) {
   const std::string asked = std::to_string(SIGUSR1);
   if (std::ranges::find(signals, asked) == signals.end()) return;
   const std::string command = "scontrol requeue " + shell_word(*job);
-  // Its output is not a result of the run.
+  // Its output does not belong on standard output, which is for results.
   if (std::system((command + " >&2").c_str()) == 0) {
     spdlog::info("requeued Slurm job {}", *job);
   } else {

@@ -34,7 +34,7 @@ struct Worker {
   bool is_rank0() const { return identity.rank == 0; }
   at::Device device() const;
   launch::RankStatus& status() { return board.of(identity.local_rank); }
-  /// Shows a phase outside training; `batch`: of an evaluation, or work done so far.
+  /// Reports a phase other than training; `batch`: of an evaluation, or the work done so far.
   void enter(launch::Phase phase, std::int64_t batch = 0) {
     launch::update(status(), phase, 0, 0, batch);
   }
@@ -48,8 +48,8 @@ std::unique_ptr<Worker> start_worker();
 /// off. Throws Error(kRunFailed).
 void prepare_kernels(const Worker& worker);
 
-/// From now on only records the signals of launch::stop_signals, so that the ranks can agree on a
-/// step after which all of them stop, save and exit.
+/// From now on, the signals of launch::stop_signals are only recorded, so that the ranks can agree
+/// on a step after which all of them stop, save and exit.
 void record_stop_signals();
 
 /// Returns the first recorded signal, or 0.
@@ -65,16 +65,16 @@ void requeue_if_asked(Worker& worker);
 
 // Data and model of a worker.
 
-/// Opens the config's data. Our own launcher reads data that is decoded once for all its ranks;
-/// with other launchers, and if the data is streamed, each process opens it itself. Rank 0 logs
+/// Opens the config's data. Unless the data is streamed, our own launcher reads it for all its
+/// ranks; with other launchers, and for streamed data, each process opens it itself. Rank 0 logs
 /// skipped samples. Collective. Throws Error(kData), also if a set of train_per_process has no
 /// samples.
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
-/// Returns the shape of the config's images, or of those that the job's checkpoint was trained on,
-/// as a set without samples: from the checkpoint, else from the named data set or the run's
-/// dataset.json, else from the data's files, of which none is decoded. Throws Error(kCheckpoint) or
-/// Error(kData) if they cannot be read.
+/// Returns an image set without samples, with the shape of the config's images or of those that the
+/// job's checkpoint was trained on. The shape is read from the checkpoint, else the named data set
+/// or the run's dataset.json, else the data's files, without decoding any. Throws
+/// Error(kCheckpoint) or Error(kData) if these cannot be read.
 data::ImageSet image_shape(const Worker& worker);
 
 /// Returns the config's `data.augment` for images of this size; null if the list is empty.

@@ -13,7 +13,7 @@
 #include "settings/run_config.h"
 #include "strict_json/document.h"
 
-namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
 }  // namespace CLI
 
@@ -23,8 +23,8 @@ namespace mnist_train::cli {
 namespace fs = std::filesystem;
 using launch::Command;
 
-/// The parsed arguments: those that are passed to workers in the job, and others. The config has
-/// not been read yet.
+/// The parsed arguments: the job's, which are passed to workers, and the front end's own. The
+/// config has not been read yet.
 struct CommandLine : launch::Job {
   std::string text;  // kShowText: help or version, for standard output
 
@@ -43,7 +43,7 @@ struct CommandLine : launch::Job {
   bool json = false;                              // prints JSON instead of readable text
   bool dry_run = false;
 
-  /// Returns whether the network is exported, not only its weights, so that the config is needed.
+  /// Returns whether the network is exported, not only its weights, which requires the config.
   bool exports_network() const {
     return command == Command::kExport && (export_format == "onnx" || export_format == "python");
   }
@@ -96,14 +96,14 @@ struct LayeredConfig {
   strict_json::Node document;
 };
 
-/// Reads the config in layers, of which later ones override earlier ones: defaults, `files` in
+/// Reads the config in layers, with later ones overriding earlier ones: defaults, `files` in
 /// order, the variable MNIST_TRAIN_SET, --output if it is a run folder, --nproc-per-node, --set.
 /// Throws Error(kConfig) listing the mistakes in all layers.
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 
 /// Returns FILE:LINE:COLUMN of the config's keys for the network and the data, by JSON pointer, for
-/// mistakes that are detected only when these are opened. Empty if the config comes from a
-/// checkpoint, because the user did not write its text.
+/// mistakes that are detected only when network and data are opened. Empty if the config comes from
+/// a checkpoint, because the user did not write its text.
 std::map<std::string, std::string> key_positions(const CommandLine& line,
                                                  const LayeredConfig& layered);
 
@@ -117,8 +117,8 @@ void find_checkpoints(CommandLine& line);
 /// same errors, except that a run that resumes does not need the file.
 void find_model_weights(settings::RunConfig& config, bool resumes);
 
-/// Throws ConfigKeyError with `code` if a file cannot be read. `origin`: what names it, such as
-/// "--resume " or "/model/weights: ". `remark`: appended to the message.
+/// Throws ConfigKeyError with `code` if a file cannot be read. `origin`: the flag or key naming it,
+/// such as "--resume " or "/model/weights: ". `remark`: appended to the message.
 void check_readable(const std::string& origin, const fs::path& path,
                     ExitCode code = ExitCode::kCheckpoint, const char* remark = "");
 
@@ -128,7 +128,7 @@ void check_output_file(const fs::path& path);
 
 // Running a command.
 
-/// Returns the name of the command's first config, after which the folder of its runs is named.
+/// Returns the name of the command's first config, which also names the folder of its runs.
 std::string name_of_config(const CommandLine& line);
 
 /// Runs a command in workers. Under another launcher this process becomes one of them; otherwise it

@@ -113,7 +113,7 @@ class Parser {
     }
   }
 
-  /// Suggests another flag, or how to set a key of the config.
+  /// Suggests a similar flag, or how to set a config key.
   static std::string advice_on_flag(const std::string& name,
                                     const std::vector<std::string>& known) {
     if (const auto flag = strict_json::closest_name(name, known)) {

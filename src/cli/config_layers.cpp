@@ -115,7 +115,7 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
   for (const std::string& text : line.sets) {
     if (std::optional<Node> layer = set_layer(text, problems)) add(std::move(*layer));
   }
-  // If a layer is missing, rules on several keys would only report false errors.
+  // If a layer is missing, rules that involve several keys would report false errors.
   if (!all_readable) strict_json::throw_if_any(problems);
   return layers;
 }
@@ -152,8 +152,8 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
       path.string());
 }
 
-/// Reads a config. If it is a shipped one given by name, its paths are relative to ./configs,
-/// because its data does not come with the program.
+/// Reads a config. The paths in a shipped config given by name are relative to ./configs, because
+/// its data does not come with the program.
 std::shared_ptr<const Source> load_config(const std::string& name) {
   const std::string path = find_config(name);
   std::shared_ptr<const Source> source = strict_json::load_source(path);
@@ -204,7 +204,7 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
   return file;
 }
 
-/// Describes the damage to a checkpoint; nothing if it is intact or another kind of file.
+/// Describes the damage to a checkpoint. Returns nothing if it is intact or not a checkpoint.
 std::optional<std::string> damage_of(const fs::path& path, std::span<const std::uint8_t> bytes) {
   const nlohmann::json header = parse_header(bytes);
   if (!header.is_object()) {
@@ -320,7 +320,7 @@ void check_output_file(const fs::path& path) {
         "--output {}: is a file of the run in {}, which is never overwritten; choose another name",
         path.string(), run->string());
   }
-  const AtomicFile trial(path, ExitCode::kConfig);  // nothing changes without commit
+  const AtomicFile trial(path, ExitCode::kConfig);  // not committed, so nothing changes
 }
 
 }  // namespace mnist_train::cli

@@ -86,7 +86,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
 
 // Under another launcher.
 
-/// Turns this process into a worker; a restarted one resumes from the previous attempt. Rank 0
+/// Turns this process into a worker; after a restart, it resumes the previous attempt. Rank 0
 /// checks the command's files for all hosts and, for training, prepares the run folder. The other
 /// ranks wait for it, so if it refuses to start, it sends them the reason.
 [[noreturn]] void become_worker(const CommandLine& line, const settings::RunConfig& config,
@@ -125,7 +125,7 @@ void check_interface() {
 }
 
 /// Returns whether this process, which another launcher started, starts its own processes as the
-/// config requires: only if Slurm or an MPI started it alone.
+/// config requires: only if Slurm or MPI started it as the only process.
 bool starts_own_processes(const launch::WorkerIdentity& identity,
                           const settings::LaunchOptions& options) {
   std::optional<std::int64_t> configured = options.processes_per_node;
@@ -332,8 +332,8 @@ void record_failure(const LaunchState& state, const launch::RunFailure& failure)
   }
 }
 
-/// Reports a stop unless the ranks saved, which they report themselves. A signal before the first
-/// step ends them immediately, because they have nothing to save, and so does a second Ctrl-C.
+/// Reports a stop, unless the ranks saved the run and reported it themselves. A signal before the
+/// first step ends them immediately, because there is nothing to save, and so does a second Ctrl-C.
 void report_stop(const LaunchState& state, const launch::AttemptResult& result) {
   const bool is_early = result.furthest_step == 0 && result.exit_code != 0;
   if (result.stopped_by == 0 || !(is_early || result.cut_off)) return;

@@ -139,8 +139,8 @@ std::vector<settings::ParameterSettings> checked_parameters(const settings::RunC
                                       network::parameter_names(sized.layers));
 }
 
-/// Adds a row for each layer, followed by those of the layers in it. `next`: settings of the next
-/// parameter.
+/// Adds a row for each layer, followed by the rows of its inner layers. `next`: settings of the
+/// next parameter.
 void add_rows(const std::vector<network::SizedLayer>& layers, const settings::TrainOptions& options,
               std::vector<settings::ParameterSettings>::const_iterator& next,
               std::vector<report::ModuleRow>& rows) {
@@ -236,8 +236,8 @@ int read_config_and_run(CommandLine& line) {
 /// the user has set them.
 void tune_workers() {
   // Lets OpenMP's threads spin for about 40 microseconds before they sleep. The default is a
-  // thousand times as long: on a busy machine a spinning thread would keep the one that it waits
-  // for from running.
+  // thousand times as long: on a busy machine, a spinning thread would take CPU time from the
+  // thread it waits for.
   if (!environment_variable("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "1000", 0);
   // Lets malloc request huge pages: fewer TLB misses save 5 to 8 % of an epoch with large linear
   // layers, and a short run has half as many page faults.
@@ -278,7 +278,7 @@ int main(int argc, char** argv) {
   using namespace mnist_train;
   // A closed pipe for the progress (`| head`) must not end a run; workers inherit this setting.
   ::signal(SIGPIPE, SIG_IGN);
-  // A file that exceeds ulimit -f then causes an error of write().
+  // If a file exceeds ulimit -f, write() then fails instead.
   ::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
   cli::tune_workers();

@@ -1,7 +1,7 @@
 """The network of a run of mnist-train, in PyTorch.
 
 `mnist-train export --checkpoint RUN --format pt --output weights.pt` writes the weights of the run's
-best checkpoint; its model.pt has the final ones. Pictures are opened by Pillow, 10.1 or newer:
+best checkpoint; its model.pt has the final ones. `preprocess` needs Pillow 10.1 or newer:
 
     model = make_model()
     model.load_state_dict(torch.load("weights.pt", weights_only=True), strict=True)
@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from torch import nn
 
 # `mnist-train export --format python` writes the docstring above, a run's constants and network,
-# and those classes and functions below that they need. INPUT and SHAPE are replaced.
+# and the classes and functions below that are needed. INPUT and SHAPE are replaced.
 
 SIZE = (28, 28)  # height, width
 MODE = "L"
@@ -62,7 +62,7 @@ class FlatResidual(nn.Module):
 
 
 class Gate(nn.Module):
-    """The input times the output of `layers` for it."""
+    """Multiplies the input by the output of `layers`."""
 
     def __init__(self, layers):
         super().__init__()
@@ -76,7 +76,7 @@ class Gate(nn.Module):
 
 
 def resize(pixels, size):
-    """Resize a picture, bilinear with antialiasing, with the same arithmetic as mnist-train."""
+    """Resize a picture bilinearly with antialiasing, using mnist-train's arithmetic."""
     for new in reversed(size):
         pixels = pixels.transpose(0, 1).contiguous()
         old = len(pixels)

@@ -23,8 +23,8 @@ struct Pictures {
   std::vector<std::string> class_names;  // one per output
 };
 
-/// Returns an ONNX file of the network in evaluation mode, with its weights, from `images`
-/// [N,C,H,W], normalised, to `logits` [N,classes]; with `takes_bytes`, from uint8 images to
+/// Returns an ONNX file of the network in evaluation mode, with its weights. It maps normalised
+/// `images` [N,C,H,W] to `logits` [N,classes] or, with `takes_bytes`, uint8 images to
 /// `probabilities`. Batch norms are folded into the preceding layers. Throws network::LayerError
 /// for a layer that ONNX cannot express, and Error(kConfig) if the file would exceed 2 GiB.
 std::string onnx_model(const network::Network& net, const FindWeight& find_weight,

@@ -59,7 +59,7 @@ struct OnnxValue {
 class OnnxGraph {
  public:
   OnnxGraph() = default;
-  OnnxGraph(const OnnxGraph&) = delete;  // the writers refer to each other
+  OnnxGraph(const OnnxGraph&) = delete;  // the writers point to each other
   OnnxGraph& operator=(const OnnxGraph&) = delete;
 
   OnnxValue input;
@@ -114,7 +114,7 @@ class OnnxGraph {
     write_value(pbf_writer(*graph_, /*input*/ 11), input);
     write_value(pbf_writer(*graph_, /*output*/ 12), output);
     graph_.reset();
-    model_.add_int64(/*ir_version*/ 1, 8);  // the first with these operators
+    model_.add_int64(/*ir_version*/ 1, 8);  // the version of operator set 17
     model_.add_string(/*producer_name*/ 2, "mnist-train");
     model_.add_string(/*producer_version*/ 3, build_info().version);
     model_.add_string(/*doc_string*/ 6, description);
@@ -164,7 +164,7 @@ class OnnxGraph {
 
   std::string bytes_;
   pbf_writer model_{bytes_};
-  std::optional<pbf_writer> graph_{std::in_place, model_, /*graph*/ 7};  // until it is complete
+  std::optional<pbf_writer> graph_{std::in_place, model_, /*graph*/ 7};  // reset when complete
   std::vector<OnnxNode> nodes_;
   std::map<std::string, int> names_;  // number of nodes per name
   int constants_ = 0;
@@ -175,7 +175,7 @@ Sizes both_ends(const ImageSize& padding) {
   return {padding.height, padding.width, padding.height, padding.width};
 }
 
-/// Returns padding within which all windows of a pooling layer fit; in ceil mode, the last ones may
+/// Returns the padding that covers all windows of a pooling layer; in ceil mode, the last ones may
 /// extend beyond the layer's own padding.
 template <class Pool>
 Sizes padding_of(const SizedLayer& sized, const Pool& layer, const ImageSize& dilation = {1, 1}) {
@@ -244,7 +244,7 @@ class LayerWriter {
     return x;
   }
 
-  /// `path` names the operators; x has `dimensions` dimensions.
+  /// `path`: prefix of the operators' names. x has `dimensions` dimensions.
   TensorName add_scale_and_shift(const std::string& path, const ScaleAndShift& by,
                                  std::size_t dimensions, const TensorName& x) {
     Sizes shape(dimensions, 1);
@@ -358,8 +358,8 @@ class LayerWriter {
   TensorName add(const SizedLayer& sized, const settings::AvgPool2dLayer& layer, TensorName x) {
     Sizes pads = padding_of(sized, layer);
     if (layer.count_include_pad && pads != Sizes(4)) {
-      // PyTorch counts the layer's padding, but not the part of windows beyond it. OpenCV up to
-      // 4.12 does not count an operator's own padding at all.
+      // PyTorch averages over the layer's padding, but not over the part of windows beyond it.
+      // OpenCV up to 4.12 ignores an operator's own padding.
       x = add_pad(sized, both_ends(layer.padding), 0, x);
       pads = {0, 0, std::max<std::int64_t>(pads[2] - layer.padding.height, 0),
               std::max<std::int64_t>(pads[3] - layer.padding.width, 0)};

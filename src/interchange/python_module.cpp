@@ -41,7 +41,7 @@ std::string number_text(const settings::PerChannel& value) {
 struct TorchModule {
   const char* layer;
   const char* module;
-  std::size_t positional = 0;             // number of leading keys written without names
+  std::size_t positional = 0;             // number of leading keys passed as positional arguments
   std::optional<std::size_t> channels{};  // position of the input's channels among them
 };
 constexpr std::array kTorchModules{
@@ -103,7 +103,7 @@ std::string expression_of(const SizedLayer& sized, const settings::LayerKind& ki
   return fmt::format("nn.{}{}({})", row->module, dimensions, fmt::join(arguments, ", "));
 }
 
-/// Returns the text with all lines but the first indented by one level.
+/// Indents all lines but the first by one level.
 std::string indented(const std::string& text) {
   return replaced(text, "\n", std::string("\n") + kLevel);
 }
@@ -129,7 +129,7 @@ std::string ordered_dict(const NamedModules& modules) {
 
 std::string module_of(const SizedLayer& sized);
 
-/// Returns the layers as an nn.Sequential, with names unless they equal the indices.
+/// Returns the layers as an nn.Sequential, with names unless these are the indices.
 std::string sequential(const std::vector<SizedLayer>& layers) {
   Arguments modules;
   NamedModules named;
@@ -143,7 +143,7 @@ std::string sequential(const std::vector<SizedLayer>& layers) {
   return "nn.Sequential(" + ordered_dict(named) + ")";
 }
 
-/// `with_weights`: the names of the modules with weights, in order.
+/// Returns FlatResidual's arguments. `with_weights`: names of its modules with weights, in order.
 Arguments flat_arguments(const SizedLayer& sized, const std::vector<std::string>& with_weights) {
   std::set<std::string> names(with_weights.begin(), with_weights.end());
   NamedModules modules;

@@ -421,7 +421,7 @@ Json to_json(const FilePrediction& prediction, const std::vector<std::string>& c
   Json row = {{"file", prediction.file}, {"guess", guess}};
   if (has_names(prediction, class_names)) row["class"] = class_names[guess];
   row["scores"] = Json::array();
-  for (const float score : prediction.scores) {  // shortest decimal that reads back as the float
+  for (const float score : prediction.scores) {  // shortest text that parses to the same float
     row["scores"].push_back(std::strtod(fmt::format("{}", score).c_str(), nullptr));
   }
   return row;

@@ -98,7 +98,7 @@ class RecordFiles : public Sink {
   void step(const StepRecord& record) override { write_metrics("step", record); }
 
   void epoch(const EpochResult& result) override {
-    if (!result.predictions.empty()) {  // otherwise report.predictions.batches is 0
+    if (!result.predictions.empty()) {  // empty if report.predictions.batches is 0
       write_file_atomically(folder_ / files::kPredictions, prediction_lines(result),
                             ExitCode::kRunFailed);
       write_file_atomically(folder_ / files::kMistakes, mistake_lines(result),
@@ -179,7 +179,7 @@ class RecordFiles : public Sink {
 
   std::string mistake_lines(const EpochResult& result) {
     std::string text;
-    std::map<std::int64_t, std::string> used;  // successive epochs share most mistakes
+    std::map<std::int64_t, std::string> used;  // by id; consecutive epochs share most mistakes
     std::size_t bytes = 0;
     for (const Prediction& mistake : result.mistakes) {
       std::string& image = used[mistake.id];
@@ -283,7 +283,7 @@ std::string named_classes(const std::vector<std::int64_t>& labels,
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights) {
   return sizes_are_unequal && !has_class_weights
              ? "class_weights \"balanced\" gives all classes equal weight"
-             : "more epochs or another learning_rate may help";
+             : "more epochs or a different learning_rate may help";
 }
 
 double selection_score(const EpochRecord& record, settings::BestBy best_by) {

@@ -44,7 +44,7 @@ struct StepRecord {
 struct EpochRecord {
   std::int64_t epoch = 0;  // from 1
   std::int64_t step = 0;
-  double train_loss = kUnknown;  // mean over the epoch's samples, each before its update
+  double train_loss = kUnknown;  // mean over samples, computed before each update
   double train_accuracy = kUnknown;
   double test_loss = kUnknown;
   double test_accuracy = kUnknown;
@@ -100,7 +100,7 @@ std::string named_classes(const std::vector<std::int64_t>& labels,
 /// Returns advice for a model that never predicts some classes.
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights);
 
-/// Number of classes from which top-5 accuracy is shown; it says little with fewer classes.
+/// Minimum number of classes for which top-5 accuracy is shown; with fewer, it says little.
 inline constexpr std::int64_t kTop5Classes = 50;
 
 /// The prediction for one test image: a line of predictions.jsonl.
@@ -131,8 +131,8 @@ inline constexpr std::size_t kMostMistakes = 240;
 /// each kind, and so on.
 std::vector<Mistake> choose_mistakes(std::vector<Mistake> all, std::size_t most = kMostMistakes);
 
-/// Returns the image of planes [channels, height, width] u8. Unless there are 1 or 3 channels, only
-/// the first channel is used.
+/// Converts planar uint8 [channels, height, width] to an image. Unless there are three channels,
+/// only the first is used.
 imaging::Image image_of(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
                         std::int64_t width);
 
@@ -249,8 +249,8 @@ struct Summary : RunIdentity {
 };
 
 /// Changes a summary's status from "running" to "failed" or "stopped", for a run that could not do
-/// so itself. Leaves any other status unchanged. Ignores errors, because the end itself is more
-/// important.
+/// so itself. Leaves any other status unchanged. Ignores errors, because the reason for the end is
+/// more important.
 void record_end(const fs::path& path, const std::string& status, const std::string& error = "");
 
 /// Returns the number of steps if the summary's status is "finished".
@@ -260,7 +260,7 @@ std::optional<std::int64_t> finished_steps(const fs::path& path);
 /// Error(kRunFailed).
 void write_accuracies(const fs::path& path, const std::vector<double>& accuracies);
 
-/// Returns the length of such a list, or 0 if there is none.
+/// Returns the length of the list in an accuracies file, or 0 if there is none.
 std::size_t count_accuracies(const fs::path& path);
 
 /// Lengths of a run's append-only files. Stored in checkpoints so that a resumed run can truncate
@@ -293,7 +293,7 @@ class Sink {
   virtual void epoch(const EpochResult& /*result*/) {}
   /// Called from time to time to update the displayed state of the run.
   virtual void refresh(const Summary& /*summary*/) {}
-  /// The run has finished or was stopped, as `summary` says.
+  /// The run has finished or was stopped, see `summary.status`.
   virtual void end(const Summary& /*summary*/) {}
 
   /// Stores the length of the sink's append-only file, if it has one.
@@ -312,8 +312,8 @@ class AppendFile {
                       std::int64_t keep_bytes = std::numeric_limits<std::int64_t>::max());
 
   void truncate(std::int64_t bytes);
-  /// Appends the whole content or, if the disk is full, nothing, because readers would fail at a
-  /// partial record.
+  /// Appends the whole content or, if the disk is full, nothing, because readers reject a partial
+  /// record.
   void append(std::string_view content);
 
   std::int64_t bytes() const { return bytes_; }

@@ -24,11 +24,11 @@ void make_folder(const fs::path& folder, std::vector<fs::path>& made, std::error
   const fs::path parent = folder.parent_path();
   if (!parent.empty() && parent != folder) make_folder(parent, made, error);
   if (!error && fs::create_directory(folder, error)) made.push_back(folder);
-  // "File exists" would not tell that it is a file or a link that leads nowhere.
+  // "File exists" would not say that the path is a file or a dangling link.
   if (error == std::errc::file_exists) error = make_error_code(std::errc::not_a_directory);
 }
 
-/// Removes those of the created folders that are empty.
+/// Removes the created folders that are empty.
 void remove_made(const std::vector<fs::path>& made) {
   std::error_code ignored;
   for (auto path = made.rbegin(); path != made.rend(); ++path) fs::remove(*path, ignored);
@@ -64,7 +64,7 @@ fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) 
   refuse("{}: is in use by {}; wait for it, or choose another --output", folder.string(), holder);
 }
 
-/// Locks the folder, and names this process and its launch, if any, in the lock file.
+/// Locks the folder, and records this process and its launch, if any, in the lock file.
 UniqueFd take_lock(const fs::path& folder, const std::string& launch_id) {
   const fs::path path = folder / files::kLock;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
@@ -138,7 +138,7 @@ bool is_own_file(const fs::path& folder, const fs::path& file) {
                            files::kMistakes, files::kLineage, files::kDataset, files::kLock}) {
     if (file == name) return true;
   }
-  settings::RunConfig config;  // default names of results if the config cannot be read
+  settings::RunConfig config;  // default file names if the config cannot be read
   const fs::path path = folder / files::kConfig;
   try {
     constexpr std::size_t kMostBytes = 1 << 20;
@@ -228,7 +228,7 @@ void point_latest_at(const fs::path& folder) {
   fs::remove(temporary, error);
   fs::create_directory_symlink(folder.filename(), temporary, error);
   if (!error) fs::rename(temporary, link, error);
-  // Some file systems do not support links; the run does not need one.
+  // Errors are ignored: not all file systems support links, and the run does not need one.
 }
 
 }  // namespace mnist_train::report

@@ -16,7 +16,7 @@ constexpr std::int64_t kHeaderBytes = 12;  // length and its checksum
 constexpr std::int64_t kFooterBytes = 4;
 constexpr std::uint32_t kReversedPolynomial = 0x82f63b78;  // of CRC-32C
 
-/// Appends a number in little-endian order, which is also its layout in memory on x86-64 and arm64.
+/// Appends a number in little-endian order, the native byte order of x86-64 and arm64.
 template <class Number>
 void append_number(std::string& text, Number number) {
   static_assert(std::endian::native == std::endian::little);

@@ -177,7 +177,7 @@ def test_a_different_list_is_refused_on_resume(tmp_path, digits):
     train(tmp_path, config)
     others = config | {"parameters": BACKBONE[:1], "max_steps": 12}
     refused = train(tmp_path, others, "--resume", "auto", expect=5).stderr
-    assert "trained with other entries in the config's list parameters" in refused and "--set model.weights=" in refused
+    assert "trained with different entries in the config's parameters list" in refused and "--set model.weights=" in refused
 
 
 def test_dropout_in_a_frozen_backbone_stays_active(tmp_path, digits):

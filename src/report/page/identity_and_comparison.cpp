@@ -37,7 +37,7 @@ std::string config_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
-/// Returns the values of a config, an object or null, as shown, by dotted key ("model.name").
+/// Returns the values of a config (an object or null) as text, by dotted key ("model.name").
 /// Groups are flattened to a depth of ten; lists are kept whole.
 Values config_values(const nlohmann::json& config, const std::string& key = "", int depth = 0) {
   if (depth > 0 && (!config.is_object() || depth == kMaxDepth)) return {{key, config_text(config)}};
@@ -87,11 +87,11 @@ std::string versions_text(const RunFiles& run) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-/// Shows the samples, files and folders that the data set does not use, as listed in dataset.json:
-/// numbers, or objects that contain numbers or reasons.
+/// Shows "left_out" of dataset.json, whose values are numbers, or objects that contain numbers or
+/// reasons.
 std::string left_out_table(const RunFiles& run) {
   const nlohmann::json none;
-  Table table{"Left out of the data", "settings", {"what", "files"}};
+  Table table{"Skipped files and samples", "settings", {"what", "number or reason"}};
   const auto add = [&table](const std::string& name, const nlohmann::json& value) {
     table.add({escape_html(name), value.is_number()
                                       ? count(value.get<double>())
@@ -103,7 +103,7 @@ std::string left_out_table(const RunFiles& run) {
       add(fmt::format("{} › {}", name, inner), each);
     }
   }
-  return table.rows.empty() ? "" : "<h3>Left out of the data</h3>" + table.html() + "\n";
+  return table.rows.empty() ? "" : "<h3>Skipped files and samples</h3>" + table.html() + "\n";
 }
 
 /// Returns "2 of 7 (rare) to 1,234 (common) training images"; only the number if the class sizes
@@ -188,7 +188,7 @@ std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& f
   return cells;
 }
 
-/// Compares the numbers of test images per class, and the lists of held-out files.
+/// Returns whether all runs have the same test images per class and the same held-out files.
 bool have_same_test(std::span<const RunFiles> runs) {
   const RunFiles& first = runs.front();
   return std::ranges::all_of(runs, [&first](const RunFiles& run) {
@@ -268,7 +268,7 @@ std::string times(std::span<const RunFiles> runs) {
   return section("time", "Where did the time go?", bars);
 }
 
-/// Returns the settings of a run, and what it ran with.
+/// Returns the config values of a run, its processes, devices, versions and data hash.
 Values values_of(const RunFiles& run) {
   Values values = config_values(run.config);
   for (const char* key :
@@ -330,7 +330,7 @@ std::string lead(std::span<const RunFiles> runs) {
   if (ranked.size() < 2) return text;
   text += fmt::format(" It is {:.2f} points above the next.", 100 * gap);
   const auto images = static_cast<double>(ranked[0]->counts.all());
-  // Two equally good models often differ by twice the standard error of the difference.
+  // Equally good models rarely differ by more than twice the standard error of the difference.
   const double chance = 2 * std::sqrt(2 * best * (1 - best) / images);
   if (images > 0 && gap < chance) {
     text += fmt::format(" With {} test images, a difference this small may be due to chance.",

@@ -12,7 +12,7 @@ namespace {
 
 enum SeriesColour { kTest, kTrain, kValidation, kBalanced, kRate, kTop5 };
 
-/// Shows single steps in the background, their moving average, and the test set after each epoch.
+/// Plots a metric of single steps (faint), its moving average, and the test metric per epoch.
 std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecord::*of_step,
                           double EpochRecord::*of_epoch) {
   ChartSeries each = series_of(run.steps, "single steps", kTrain, of_step);
@@ -139,7 +139,7 @@ std::string never_predicted_text(const RunFiles& run, const std::vector<std::int
                      missed.size() == 1 ? "is" : "are", bold_classes(run, missed), advice);
 }
 
-/// Returns a summary in a few sentences for people who read nothing else.
+/// Returns a summary in a few sentences, for readers who read nothing else.
 std::string learning_verdict(const RunFiles& run) {
   if (run.epochs.empty()) return verdict_without_epochs(run);
   const EpochRecord& last = run.epochs.back();
@@ -210,7 +210,7 @@ constexpr std::array<const char*, kActivities> kActivityNames{
     "input", "compute", "averaging and waiting", "evaluation", "checkpoint", "report",
     "start", "other"};
 
-/// Fewer seconds are omitted, because they would be shown as 0.00 s.
+/// Shorter times are omitted, because they would be shown as 0.00 s.
 constexpr double kShownSeconds = 0.005;
 
 double or_zero(double seconds) { return std::isfinite(seconds) ? seconds : 0; }

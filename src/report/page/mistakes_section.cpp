@@ -11,21 +11,21 @@ namespace mnist_train::report {
 
 namespace {
 
-constexpr std::int64_t kMaxMatrixClasses = 26;  // more do not fit on a page
-constexpr std::int64_t kWideClasses = 14;       // these need the full width of the page
-constexpr std::size_t kListedPairs = 30;        // instead of a larger matrix
-constexpr std::size_t kListedClasses = 50;      // in a table; if there are more, the worst
-constexpr std::size_t kNamedPairs = 3;          // in the sentence
+constexpr std::int64_t kMaxMatrixClasses = 26;  // larger matrices do not fit on a page
+constexpr std::int64_t kWideClasses = 14;       // the matrix then takes the full page width
+constexpr std::size_t kListedPairs = 30;        // shown if the matrix would be too large
+constexpr std::size_t kListedClasses = 50;      // rows of the class table: the worst classes
+constexpr std::size_t kNamedPairs = 3;          // in the summary sentence
 constexpr std::size_t kFirstPictures = 24;
 
-/// Returns the name of a class for a table, which shortens long names.
+/// Returns the name of a class for a table cell, where CSS shortens long names.
 std::string class_label(const RunFiles& run, std::int64_t label) {
   return run.class_names.empty() ? escaped_class(run, label)
                                  : fmt::format(R"(<span class="name" title="{0}">{0}</span>)",
                                                escaped_class(run, label));
 }
 
-/// Pairs of true and predicted class whose images are on the page.
+/// Pairs of true and predicted class that have images on the page.
 using PicturedKinds = std::set<std::pair<std::int64_t, std::int64_t>>;
 
 PicturedKinds pictured_kinds(const RunFiles& run) {
@@ -54,7 +54,7 @@ std::string in_percent(double fraction, int digits = 1) {
   return std::isfinite(fraction) ? fmt::format("{:.{}f}", 100 * fraction, digits) : "–";
 }
 
-/// Returns a cell of the matrix. `most` is the largest number of images off the diagonal.
+/// Returns a cell of the matrix. `most` is the largest number of images in an off-diagonal cell.
 std::string matrix_cell(const RunFiles& run, const PicturedKinds& kinds, const ConfusedPair& pair,
                         std::int64_t row_images, std::int64_t most) {
   const double fraction = fraction_of(pair.images, row_images);
@@ -107,7 +107,7 @@ std::string confusion_matrix(const RunFiles& run) {
 /// predictions come last.
 std::string class_table(const RunFiles& run) {
   const ClassCounts& counts = run.counts;
-  // Splits in dataset.json other than the test set, with their titles.
+  // The splits in dataset.json apart from the test set, with their column titles.
   std::vector<std::pair<const char*, const char*>> splits{{"train", "train"},
                                                           {"validation", "valid."}};
   const nlohmann::json& sizes = value_in(run.dataset, "classes");
@@ -193,7 +193,7 @@ std::string mistakes_verdict(const RunFiles& run) {
   return text + ".";
 }
 
-/// Returns an item of the image list. `kinds` contains the kinds of the items so far.
+/// Returns an item of the image list, and adds its kind to `kinds`, those of the items so far.
 std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds& kinds) {
   const std::string truth = escaped_class(run, mistake.truth);
   std::string picture = "<span class=\"soft omitted\">omitted</span>";

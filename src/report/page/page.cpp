@@ -12,7 +12,7 @@ namespace mnist_train::report {
 
 namespace {
 
-constexpr int kRefresh_s = 5;  // of a live page
+constexpr int kRefresh_s = 5;  // reload interval of a live page
 
 std::string page_head(std::span<const RunFiles> runs, const std::string& nonce) {
   const std::string title = runs.size() == 1 ? runs[0].name : fmt::format("{} runs", runs.size());
@@ -104,8 +104,7 @@ std::string page_header(const RunFiles& run) {
     text += paragraph(
         "soft",
         fmt::format("The EMA model (decay {}) is evaluated and saved, not the trained weights. "
-                    "Early in the run, the decay is (1 + step) / (10 + step), while that "
-                    "is lower.",
+                    "The decay starts lower: it is at most (1 + step) / (10 + step).",
                     decay));
   }
   return text + "<p id=\"live\" class=\"soft\" aria-live=\"polite\"></p><dl class=\"tiles\">" +
@@ -210,7 +209,7 @@ void add_epoch(const nlohmann::json& json, const std::string& where, RunFiles& r
                                                : ClassCounts();
 }
 
-/// Returns whether the URI is a base64 PNG or JPEG, which loads nothing from elsewhere.
+/// Returns whether the URI is an inline base64 PNG or JPEG, so that it loads nothing.
 bool is_picture(std::string_view uri) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";

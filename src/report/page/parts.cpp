@@ -17,12 +17,11 @@ constexpr const char* kReplacement = "\xEF\xBF\xBD";
 constexpr std::size_t kMaxPoints = 1000;  // per line
 constexpr std::size_t kMaxDots = 25;
 constexpr double kWantedTicks = 5;
-constexpr double kLogarithmicFrom = 10;  // factor between the extremes
+constexpr double kLogarithmicFrom = 10;  // minimum ratio of the largest to the smallest value
 
 bool is_finite(const ChartPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
 
-/// Keeps the ends of a long line, and the lowest and highest point of each of several equal
-/// buckets.
+/// Thins a long line to its ends, and the lowest and highest point of each of many equal buckets.
 std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
   if (points.size() <= kMaxPoints) return points;
   constexpr std::size_t kBuckets = (kMaxPoints - 2) / 2;
@@ -125,7 +124,7 @@ class ChartScale {
   std::vector<double> ticks_;
 };
 
-// Coordinates are about one pixel, so text has the same size in all charts. y grows downwards.
+// One unit is about one pixel, so text has the same size in all charts. y grows downwards.
 constexpr double kWidth = 360;
 constexpr double kHeight = 210;
 constexpr double kLeft = 58;
@@ -183,8 +182,8 @@ class LineDrawing {
                escape_html(chart_.x_name));
   }
 
-  /// Returns a line and, if it has few points, dots with tooltips. Lines that are not faint carry
-  /// their values; the n-th such line belongs to the n-th legend entry.
+  /// Returns a line and, if it has few points, dots with tooltips. Unless the line is faint, data
+  /// attributes contain its values; the n-th such line belongs to the n-th legend entry.
   std::string line(const ChartSeries& series) const {
     const std::vector<ChartPoint> points = thinned(series.points);
     std::string drawing;

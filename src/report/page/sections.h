@@ -24,7 +24,7 @@ struct RunEpoch : EpochRecord {
 
 /// The content of a run folder, for pages.
 struct RunFiles {
-  std::string name;  // the names of the parent folder and of the folder
+  std::string name;  // "PARENT/FOLDER"
   fs::path folder;
   bool live = false;                                // a process is writing to the folder
   std::string config_text;                          // empty if there is no config
@@ -69,9 +69,9 @@ std::string text_in(const nlohmann::json& object, const std::string& key);
 /// the folder contains no run.
 RunFiles read_run(const fs::path& folder);
 
-/// Returns an HTML page for one run, or one that compares several. The page is self-contained, and
-/// its content security policy blocks everything else: style and script carry the page's nonce, so
-/// text from a run cannot add any. The page of a live run refreshes itself.
+/// Returns an HTML page that describes one run or compares several. The page is self-contained, and
+/// its content security policy admits only the style sheet and script with the page's nonce, so
+/// text from a run cannot inject any. The page of a live run refreshes itself.
 std::string make_page(std::span<const RunFiles> runs);
 
 // Building blocks.
@@ -134,7 +134,7 @@ enum class AxisFormat { kPercent, kDecimal, kCount };
 /// A line of a chart.
 struct ChartSeries {
   std::string name;
-  int colour = 0;                  // one of eight, each with its own dash pattern
+  int colour = 0;                  // one of eight; there are four dash patterns
   std::vector<ChartPoint> points;  // sorted by x
   bool faint = false;              // drawn in the background, without a legend entry
 };
@@ -199,7 +199,7 @@ ActivitySeconds seconds_of(const RunFiles& run);
 double total(std::span<const double> seconds);
 /// Returns a bar whose full width represents `full` seconds.
 std::string time_bar(const ActivitySeconds& seconds, double full);
-/// Returns the legend of such bars, with seconds and percentages.
+/// Returns the legend of a `time_bar`, with seconds and percentages.
 std::string time_legend(const ActivitySeconds& seconds);
 
 /// A true class, a wrong prediction, and the number of images with both.
@@ -227,8 +227,8 @@ std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& l
 /// Returns the main hyperparameters as a sentence; "" if there is no config.
 std::string settings_sentence(const RunFiles& run);
 
-/// Returns a series of a metric from each record. By default, x is the epoch for epoch records and
-/// the step for step records.
+/// Returns a chart line with a point per record for one of its metrics. By default, x is the epoch
+/// for epoch records and the step for step records.
 template <class Records, class Record, class Figure>
 ChartSeries series_of(const Records& records, std::string name, int colour, Figure Record::*figure,
                       std::int64_t Record::*x = std::is_same_v<Record, StepRecord>
@@ -242,7 +242,7 @@ ChartSeries series_of(const Records& records, std::string name, int colour, Figu
   return series;
 }
 
-/// The page's style sheet, for light and dark, wide and narrow screens (page.css).
+/// The page's style sheet, for light and dark mode, wide and narrow screens (page.css).
 extern const char* const kStyle;
 
 /// The page's optional script: it refreshes a live page, filters images and shows chart values
