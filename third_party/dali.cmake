@@ -1,10 +1,11 @@
-# NVIDIA DALI, where it is installed: mnist_train_nvidia_dali. It comes as a wheel (python/dali.txt), which is looked for
-# beside `torch` and in .venv, or is named by MNIST_TRAIN_DALI_FOLDER, its folder nvidia/dali. Sets MNIST_TRAIN_WITH_DALI.
+# Defines mnist_train_nvidia_dali if NVIDIA DALI is installed. Its wheel (python/dali.txt) is searched for next to `torch` and in
+# .venv; MNIST_TRAIN_DALI_FOLDER sets the wheel's folder nvidia/dali explicitly. Sets MNIST_TRAIN_WITH_DALI.
 
-set(MNIST_TRAIN_DALI "AUTO" CACHE STRING "Build the DALI module: AUTO (where DALI is installed), ON, OFF")
+set(MNIST_TRAIN_DALI "AUTO" CACHE STRING "Build the DALI module: AUTO (if DALI is installed), ON, OFF")
 set_property(CACHE MNIST_TRAIN_DALI PROPERTY STRINGS AUTO ON OFF)
 
-# The places of the headers that DALI's include: of the CUDA runtime, in a wheel beside DALI's or LibTorch's.
+# Sets `folder_result` to DALI's folder and, if a wheel next to DALI or LibTorch has the CUDA runtime headers that DALI's headers
+# include, `includes_result` to all include folders.
 function(mnist_train_find_dali folder_result includes_result)
   file(GLOB places "${MNIST_TRAIN_DALI_FOLDER}" "${MNIST_TRAIN_TORCH_FOLDER}/../nvidia/dali"
     "${PROJECT_SOURCE_DIR}/.venv/lib/python3.*/site-packages/nvidia/dali")
@@ -38,9 +39,9 @@ if(NOT dali_includes)
     set(missing "cuda_runtime_api.h with crt/host_defines.h (wheels nvidia-cuda-runtime, nvidia-cuda-crt)")
   endif()
   if(NOT MNIST_TRAIN_DALI STREQUAL "AUTO")
-    message(FATAL_ERROR "MNIST_TRAIN_DALI=${MNIST_TRAIN_DALI} but there is no ${missing}; scripts/setup --dali installs all")
+    message(FATAL_ERROR "MNIST_TRAIN_DALI=${MNIST_TRAIN_DALI} but ${missing} is missing; scripts/setup --dali installs it")
   endif()
-  message(STATUS "DALI module: not built, there is no ${missing}; scripts/setup --dali installs all")
+  message(STATUS "DALI module: not built, ${missing} is missing; scripts/setup --dali installs it")
   return()
 endif()
 
@@ -52,10 +53,10 @@ message(STATUS "DALI module: DALI ${MNIST_TRAIN_DALI_VERSION} (${dali_folder})")
 
 add_library(mnist_train_nvidia_dali INTERFACE)
 target_include_directories(mnist_train_nvidia_dali SYSTEM INTERFACE ${dali_includes})
-# The operators register themselves when they are loaded, whether or not a symbol of theirs is named.
+# The operators register themselves when loaded, so these libraries must be linked even if no symbol is used.
 target_link_libraries(mnist_train_nvidia_dali INTERFACE -Wl,--no-as-needed
   "${dali_folder}/libdali.so" "${dali_folder}/libdali_operators.so" "${dali_folder}/libdali_core.so"
   "${dali_folder}/libdali_kernels.so" -Wl,--as-needed)
-# What these need in turn lies in folders of their own, which they name; the linker need not look.
+# The libraries find their own dependencies through their RPATH, so the linker need not resolve these symbols.
 target_link_options(mnist_train_nvidia_dali INTERFACE -Wl,--allow-shlib-undefined
   "-Wl,-rpath-link,${dali_folder}:${dali_folder}/.libs")

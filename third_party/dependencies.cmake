@@ -1,4 +1,4 @@
-# What the program is built from. Each file says how one dependency is found.
+# The program's dependencies, with one file for each group.
 
 include(${CMAKE_CURRENT_LIST_DIR}/libraries.cmake)
 if(MNIST_TRAIN_TORCH)

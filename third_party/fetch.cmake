@@ -1,9 +1,9 @@
-# For a library that is not installed: its archive from Debian's servers, which keep every version
-# (the second is for the time when the first has moved on), checked by SHA-256 and unpacked into the build folder.
+# Downloads the archive of a library that is not installed from Debian's servers, verifies its SHA-256, and unpacks it into the
+# build folder. The second server keeps every version, even after the first has removed it.
 set(MNIST_TRAIN_ARCHIVES
   "http://deb.debian.org/debian/pool/main"
   "https://snapshot.debian.org/archive/debian/20250520T000000Z/pool/main"
-  CACHE STRING "Where archives of libraries that are not installed come from, in this order")
+  CACHE STRING "Servers with archives of libraries that are not installed, tried in order")
 
 # mnist_train_fetch(<result> PACKAGE <Debian package> ARCHIVE <path> SHA256 <hash>)
 # Sets `result` to the folder that the archive unpacks to.
@@ -13,11 +13,11 @@ function(mnist_train_fetch result)
   set(folder "${CMAKE_BINARY_DIR}/third_party/${fetch_PACKAGE}")
   set(stamp "${folder}/${fetch_SHA256}")
   if(NOT EXISTS "${stamp}")
-    message(STATUS "${fetch_PACKAGE} is not installed: fetching ${name}")
+    message(STATUS "${fetch_PACKAGE} is not installed; fetching ${name}")
     mnist_train_download("${fetch_ARCHIVE}" "${fetch_SHA256}" "${folder}/${name}" reasons)
     if(reasons)
-      message(FATAL_ERROR "${name} could not be fetched (${reasons}). Install the package ${fetch_PACKAGE} instead: "
-        "scripts/setup does")
+      message(FATAL_ERROR "cannot fetch ${name} (${reasons}); install the package ${fetch_PACKAGE} instead, "
+        "as scripts/setup does")
     endif()
     file(ARCHIVE_EXTRACT INPUT "${folder}/${name}" DESTINATION "${folder}")
     file(GLOB inner "${folder}/data.tar.*")  # of a .deb
@@ -32,7 +32,7 @@ function(mnist_train_fetch result)
   set(${result} "${unpacked}" PARENT_SCOPE)
 endfunction()
 
-# Sets `reasons` to why every server failed, empty on success.
+# Sets `reasons` to the error of each server; empty on success.
 function(mnist_train_download archive sha256 file reasons)
   set(failures "")
   foreach(server IN LISTS MNIST_TRAIN_ARCHIVES)

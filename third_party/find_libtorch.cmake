@@ -1,15 +1,15 @@
-# Looks for LibTorch, the folder that holds include/ and lib/: the first of
+# Finds LibTorch, a folder with include/ and lib/. The first match is used:
 #   CMAKE_PREFIX_PATH or Torch_DIR (an unpacked LibTorch, or the `torch` folder of a Python),
-#   what an earlier run of CMake chose (MNIST_TRAIN_TORCH_FOLDER in the cache),
+#   the choice of an earlier CMake run (MNIST_TRAIN_TORCH_FOLDER in the cache),
 #   `torch` of the active Python (VIRTUAL_ENV, else python3),
-#   `torch` of the repository's own .venv, which scripts/setup makes.
+#   `torch` of the repository's .venv, which scripts/setup creates.
 #
-# `cmake -P find_libtorch.cmake` prints a LibTorch that was there before the repository's .venv, if any.
+# `cmake -P find_libtorch.cmake` does not search the repository's .venv, and prints the folder, if any.
 
 cmake_policy(VERSION 3.25)
 set(MNIST_TRAIN_TORCH_PIN 2.11)
 
-# Version of the LibTorch in `folder`, such as 2.11.0; empty when there is none.
+# Sets `result` to the version of the LibTorch in `folder`, such as 2.11.0; empty if there is none.
 function(mnist_train_torch_version folder result)
   set(version "")
   set(header "${folder}/include/torch/headeronly/version.h")
@@ -24,7 +24,7 @@ function(mnist_train_torch_version folder result)
   set(${result} "${version}" PARENT_SCOPE)
 endfunction()
 
-# Python's `torch` folder, looked up without importing it; empty when there is none.
+# Sets `result` to the `torch` folder of a Python, found without importing it; empty if there is none.
 function(mnist_train_torch_of_python python result)
   execute_process(
     COMMAND "${python}" -c "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0])"
@@ -32,7 +32,7 @@ function(mnist_train_torch_of_python python result)
   set(${result} "${folder}" PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to a list of `folder|where it was found`, best first.
+# Sets `result` to a list of `folder|how it was found`, best first.
 function(mnist_train_torch_candidates result)
   set(candidates "")
   string(REPLACE ":" ";" environment "$ENV{CMAKE_PREFIX_PATH}")
@@ -58,7 +58,7 @@ function(mnist_train_torch_candidates result)
   set(${result} "${candidates}" PARENT_SCOPE)
 endfunction()
 
-# Sets MNIST_TRAIN_TORCH_FOLDER (in the cache) and MNIST_TRAIN_TORCH_VERSION, both empty without a LibTorch.
+# Sets MNIST_TRAIN_TORCH_FOLDER (in the cache) and MNIST_TRAIN_TORCH_VERSION; both are empty if there is no LibTorch.
 function(mnist_train_choose_torch)
   mnist_train_torch_candidates(candidates)
   foreach(candidate IN LISTS candidates)
@@ -71,11 +71,11 @@ function(mnist_train_choose_torch)
     file(REAL_PATH "${folder}" folder)
     if(MNIST_TRAIN_TORCH_VERSION MATCHES "^${MNIST_TRAIN_TORCH_PIN}\\." OR MNIST_TRAIN_ANY_TORCH)
       message(STATUS "LibTorch ${MNIST_TRAIN_TORCH_VERSION}: ${folder} (by ${found_by})")
-      set(MNIST_TRAIN_TORCH_FOLDER "${folder}" CACHE PATH "LibTorch that is built against" FORCE)
+      set(MNIST_TRAIN_TORCH_FOLDER "${folder}" CACHE PATH "LibTorch to build against" FORCE)
       return(PROPAGATE MNIST_TRAIN_TORCH_VERSION)
     endif()
     set(refused "LibTorch ${MNIST_TRAIN_TORCH_VERSION} in ${folder} (by ${found_by}) is not "
-      "${MNIST_TRAIN_TORCH_PIN}, which the program is written for; -DMNIST_TRAIN_ANY_TORCH=ON takes it all the same")
+      "the required version ${MNIST_TRAIN_TORCH_PIN}; -DMNIST_TRAIN_ANY_TORCH=ON accepts it anyway")
     list(JOIN refused "" refused)
     if(found_by STREQUAL "CMAKE_PREFIX_PATH")
       message(FATAL_ERROR "${refused}")

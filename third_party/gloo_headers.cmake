@@ -1,5 +1,5 @@
-# Gloo's headers, which LibTorch's wheels lack though libtorch_cpu holds Gloo itself: enough to name
-# c10d::ProcessGroupGloo. Nothing of libgloo is linked. For src/comm/gloo_backend.cpp alone.
+# Gloo's headers, which LibTorch's wheels lack although libtorch_cpu contains Gloo. Only src/comm/gloo_backend.cpp needs them,
+# for the type c10d::ProcessGroupGloo; nothing from libgloo is linked.
 
 find_path(MNIST_TRAIN_GLOO_INCLUDE gloo/context.h)
 if(NOT MNIST_TRAIN_GLOO_INCLUDE)

@@ -1,8 +1,8 @@
-# Small libraries. Those that are headers alone are fetched where they are not installed.
+# Small libraries. Header-only libraries are fetched if they are not installed.
 
 include(${CMAKE_CURRENT_LIST_DIR}/fetch.cmake)
 
-# mnist_train_headers(<target> <folder>): a library of nothing but headers.
+# mnist_train_headers(<target> <folder>): creates a header-only library.
 function(mnist_train_headers target folder)
   add_library(${target} INTERFACE IMPORTED GLOBAL)
   target_include_directories(${target} SYSTEM INTERFACE "${folder}")
@@ -31,10 +31,10 @@ if(NOT MNIST_TRAIN_XXHASH_INCLUDE)
 endif()
 mnist_train_headers(mnist_train_xxhash "${MNIST_TRAIN_XXHASH_INCLUDE}")
 
-# Compiled libraries, which are not fetched: their packages are a few hundred kilobytes.
+# Compiled libraries are not fetched, because their packages are small.
 function(mnist_train_require found name package)
   if(NOT found)
-    message(FATAL_ERROR "${name} is not installed: install the package ${package} (scripts/setup does)")
+    message(FATAL_ERROR "${name} is not installed; install the package ${package}, as scripts/setup does")
   endif()
 endfunction()
 
@@ -47,7 +47,7 @@ mnist_train_require("${JPEG_FOUND}" libjpeg libjpeg-dev)
 find_package(CURL 7.85 QUIET)
 mnist_train_require("${CURL_FOUND}" libcurl libcurl4-openssl-dev)
 
-# mnist_train_find_library(<target> <library> <header> <package>): for what comes without a CMake file of its own.
+# mnist_train_find_library(<target> <library> <header> <package>): for libraries without CMake support.
 function(mnist_train_find_library target library header package)
   find_path(MNIST_TRAIN_${library}_INCLUDE ${header})
   find_library(MNIST_TRAIN_${library}_LIBRARY ${library})
@@ -58,17 +58,17 @@ function(mnist_train_find_library target library header package)
   target_link_libraries(${target} INTERFACE "${MNIST_TRAIN_${library}_LIBRARY}")
 endfunction()
 
-# libwebp is loaded when the first WebP picture is read, so that starts stay fast: only its headers count here.
+# Only the headers of libwebp are needed here: it is loaded when the first WebP picture is read, to keep startup fast.
 find_path(MNIST_TRAIN_WEBP_INCLUDE webp/decode.h)
 mnist_train_require("${MNIST_TRAIN_WEBP_INCLUDE}" libwebp libwebp-dev)
 mnist_train_headers(mnist_train_webp "${MNIST_TRAIN_WEBP_INCLUDE}")
 
-# Wuffs, of which BMP pictures alone are used; the one file is its header as well.
+# Wuffs, used only for BMP pictures. Its single file is also its header.
 set(wuffs_folder "${CMAKE_CURRENT_LIST_DIR}/wuffs")
 add_library(mnist_train_wuffs STATIC "${wuffs_folder}/wuffs-v0.3.c")
 set_source_files_properties("${wuffs_folder}/wuffs-v0.3.c" PROPERTIES LANGUAGE CXX
-  COMPILE_OPTIONS "-w;-fno-sanitize=nonnull-attribute")  # it copies nothing from null
-set_target_properties(mnist_train_wuffs PROPERTIES POSITION_INDEPENDENT_CODE ON)  # DALI's module is a shared library
+  COMPILE_OPTIONS "-w;-fno-sanitize=nonnull-attribute")  # it copies 0 bytes from null pointers
+set_target_properties(mnist_train_wuffs PROPERTIES POSITION_INDEPENDENT_CODE ON)  # the DALI module is a shared library
 target_include_directories(mnist_train_wuffs SYSTEM INTERFACE "${wuffs_folder}")
 target_compile_definitions(mnist_train_wuffs PRIVATE WUFFS_IMPLEMENTATION
   PUBLIC WUFFS_CONFIG__MODULES WUFFS_CONFIG__MODULE__BASE WUFFS_CONFIG__MODULE__BMP)
@@ -85,7 +85,7 @@ mnist_train_headers(mnist_train_protozero "${MNIST_TRAIN_PROTOZERO_INCLUDE}")
 set(fmt_folder "${CMAKE_BINARY_DIR}/third_party/include")
 find_package(spdlog QUIET)
 if(spdlog_FOUND)
-  # CMAKE_PREFIX_PATH may name LibTorch's folder, whose fmt is the wrong one.
+  # CMAKE_PREFIX_PATH may contain LibTorch, whose fmt is the wrong one.
   find_path(MNIST_TRAIN_FMT_INCLUDE fmt/core.h NO_CMAKE_PATH NO_CMAKE_ENVIRONMENT_PATH)
   get_target_property(definitions spdlog::spdlog INTERFACE_COMPILE_DEFINITIONS)
   if("SPDLOG_FMT_EXTERNAL" IN_LIST definitions)
@@ -115,7 +115,7 @@ if(MNIST_TRAIN_TESTS)
   endif()
 endif()
 
-# What every source sees.
+# Include folders and libraries of every source.
 add_library(mnist_train_common INTERFACE)
 target_include_directories(mnist_train_common INTERFACE "${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(mnist_train_common INTERFACE

@@ -1,24 +1,24 @@
-# LibTorch as mnist_train_libtorch: libtorch_cpu and libc10 alone, by imported targets of our own. The
-# config that LibTorch ships asks for a CUDA toolkit with nvcc, which no build of ours needs.
+# Defines mnist_train_libtorch: only libtorch_cpu and libc10, as custom imported targets, because LibTorch's own CMake config
+# requires a CUDA toolkit with nvcc.
 
 include(${CMAKE_CURRENT_LIST_DIR}/find_libtorch.cmake)
 
-# The wheels of 2.11 and every LibTorch "cxx11 ABI" archive use libstdc++'s present strings; ours must too.
+# The wheels of 2.11 and the "cxx11 ABI" archives of LibTorch use libstdc++'s C++11 ABI, as our code must.
 function(mnist_train_check_torch_abi)
   file(STRINGS "${MNIST_TRAIN_TORCH_FOLDER}/lib/libc10.so" symbols REGEX "__cxx11" LIMIT_COUNT 1)
   if(NOT symbols)
-    message(FATAL_ERROR "LibTorch in ${MNIST_TRAIN_TORCH_FOLDER} is built for the pre-C++11 ABI; take the cxx11-abi one")
+    message(FATAL_ERROR "LibTorch in ${MNIST_TRAIN_TORCH_FOLDER} is built for the pre-C++11 ABI; use the cxx11-abi archive")
   endif()
 endfunction()
 
 mnist_train_choose_torch()
 if(NOT MNIST_TRAIN_TORCH_FOLDER)
-  message(FATAL_ERROR "No LibTorch ${MNIST_TRAIN_TORCH_PIN}: run scripts/setup, which installs one into .venv, or name "
-    "one with -DCMAKE_PREFIX_PATH=FOLDER (an unpacked LibTorch, or Python's torch folder)")
+  message(FATAL_ERROR "LibTorch ${MNIST_TRAIN_TORCH_PIN} not found: run scripts/setup, which installs it into .venv, or set "
+    "-DCMAKE_PREFIX_PATH=FOLDER (an unpacked LibTorch, or Python's torch folder)")
 endif()
 mnist_train_check_torch_abi()
 
-# Libraries that LibTorch's own need (CUDA's, also for libtorch_cpu of a CUDA build) lie in sibling wheels.
+# Dependencies of LibTorch's libraries (CUDA's, which libtorch_cpu of a CUDA build also needs) are in sibling wheels.
 file(GLOB MNIST_TRAIN_NVIDIA_LIBS "${MNIST_TRAIN_TORCH_FOLDER}/../nvidia/*/lib")
 
 foreach(library c10 torch_cpu)

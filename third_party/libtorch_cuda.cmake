@@ -1,8 +1,8 @@
-# The CUDA half of LibTorch, when it is there: mnist_train_libtorch_cuda. Headers of CUDA and NCCL come from the nvidia
-# wheels beside `torch`, or, where there are none such (an unpacked LibTorch), from an installed toolkit.
+# Defines mnist_train_libtorch_cuda, the CUDA half of LibTorch, if available. The headers of CUDA and NCCL come from the
+# nvidia wheels next to `torch` or, if there are none (an unpacked LibTorch), from an installed toolkit.
 # Sets MNIST_TRAIN_WITH_CUDA.
 
-# What is missing is returned as text, empty when all is there.
+# Sets `missing_result` to a description of the missing file, and to "" if nothing is missing.
 function(mnist_train_find_cuda missing_result)
   foreach(library torch_cuda c10_cuda)
     if(NOT EXISTS "${MNIST_TRAIN_TORCH_FOLDER}/lib/lib${library}.so")
@@ -19,7 +19,7 @@ function(mnist_train_find_cuda missing_result)
   endif()
   find_path(MNIST_TRAIN_CUDA_INCLUDE cuda_runtime_api.h NO_CACHE ${places})
   find_path(MNIST_TRAIN_NCCL_INCLUDE nccl.h NO_CACHE ${places})
-  # CUDA's headers include these two, which come as wheels of their own.
+  # CUDA's headers include these two, which are in separate wheels.
   set(hints HINTS ${wheel_includes} ${toolkit_includes} PATH_SUFFIXES cccl NO_DEFAULT_PATH)
   find_path(MNIST_TRAIN_CUDA_CRT_INCLUDE crt/host_defines.h NO_CACHE ${hints})
   find_path(MNIST_TRAIN_CUDA_CCCL_INCLUDE nv/target NO_CACHE ${hints})
@@ -38,7 +38,7 @@ function(mnist_train_find_cuda missing_result)
     MNIST_TRAIN_NCCL_INCLUDE)
 endfunction()
 
-# `#define <name> <number>` in a header, as a number.
+# Sets `result` to the number in the header's line `#define <name> <number>`.
 function(mnist_train_header_number header name result)
   file(STRINGS "${header}" line REGEX "define +${name} +[0-9]+" LIMIT_COUNT 1)
   string(REGEX REPLACE ".*${name} +([0-9]+).*" "\\1" number "${line}")
@@ -56,9 +56,9 @@ endif()
 mnist_train_find_cuda(missing)
 if(missing)
   if(NOT MNIST_TRAIN_CUDA STREQUAL "AUTO")
-    message(FATAL_ERROR "MNIST_TRAIN_CUDA=${MNIST_TRAIN_CUDA} but there is no ${missing}; scripts/setup --cuda installs all")
+    message(FATAL_ERROR "MNIST_TRAIN_CUDA=${MNIST_TRAIN_CUDA} but ${missing} is missing; scripts/setup --cuda installs it")
   endif()
-  message(STATUS "CUDA module: not built, there is no ${missing}; scripts/setup --cuda installs all")
+  message(STATUS "CUDA module: not built, ${missing} is missing; scripts/setup --cuda installs it")
   return()
 endif()
 
@@ -80,7 +80,7 @@ foreach(library c10_cuda torch_cuda)
   set_target_properties(libtorch::${library} PROPERTIES
     IMPORTED_LOCATION "${MNIST_TRAIN_TORCH_FOLDER}/lib/lib${library}.so")
 endforeach()
-# The CUDA runtime itself, which code that names streams and events calls directly.
+# The CUDA runtime, which code that uses streams and events calls directly.
 find_library(MNIST_TRAIN_CUDART NAMES libcudart.so.${cuda_major} cudart NO_CACHE
   HINTS ${MNIST_TRAIN_NVIDIA_LIBS} "${MNIST_TRAIN_TORCH_FOLDER}/lib" "${MNIST_TRAIN_CUDA_INCLUDE}/../lib64")
 
@@ -88,7 +88,7 @@ add_library(mnist_train_libtorch_cuda INTERFACE)
 target_include_directories(mnist_train_libtorch_cuda SYSTEM INTERFACE
   "${MNIST_TRAIN_CUDA_INCLUDE}" "${MNIST_TRAIN_CUDA_CRT_INCLUDE}" "${MNIST_TRAIN_CUDA_CCCL_INCLUDE}"
   "${MNIST_TRAIN_NCCL_INCLUDE}")
-# libtorch_cuda registers its kernels when it is loaded, whether or not a symbol of it is named.
+# libtorch_cuda registers its kernels when loaded, so it must be linked even if no symbol is used.
 target_link_libraries(mnist_train_libtorch_cuda INTERFACE
   mnist_train_libtorch -Wl,--no-as-needed libtorch::torch_cuda libtorch::c10_cuda -Wl,--as-needed
   "${MNIST_TRAIN_CUDART}")

@@ -77,7 +77,7 @@ def binary() -> str:
 
 
 def run_folder(hp: Hyperparameters) -> Path:
-    """Returns the run folder; with a shared folder, it is the same for all attempts, but differs by hyperparameters."""
+    """Returns the run folder. In a shared folder, all attempts use the same one, but different hyperparameters different ones."""
     context = flytekit.current_context()
     shared = os.environ.get("MNIST_TRAIN_RUNS")
     if not shared:
@@ -87,7 +87,7 @@ def run_folder(hp: Hyperparameters) -> Path:
 
 
 def mark_recoverable():
-    """Marks the error as recoverable. Under torch's elastic agent, Flyte looks for this file next to the agent's error file."""
+    """Marks the error as recoverable. Under torch's elastic agent, Flyte looks for a file next to the agent's error file."""
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if error_file:
         (Path(error_file).parent / "recoverable_error").touch()

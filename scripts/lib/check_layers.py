@@ -4,7 +4,7 @@
 usage: check_layers.py [REPOSITORY]
 
 Finds includes of layers that the table does not allow, torch in a layer that must not use it, c10d outside its two
-layers, and files and functions that are too long. Prints FILE:LINE: MESSAGE for each; exits 1 if there are any.
+layers, and files and functions that are too long. Prints FILE:LINE: MESSAGE for each finding; exits 1 if there are any.
 """
 
 import collections

@@ -4,7 +4,7 @@
 usage: check_markdown.py [REPOSITORY]
 
 Finds relative links and images whose target does not exist, anchors (#...) without a matching heading, and a README.md that
-is too long. Prints FILE:LINE: MESSAGE for each; exits 1 if there are any.
+is too long. Prints FILE:LINE: MESSAGE for each finding; exits 1 if there are any.
 """
 
 import re
@@ -81,7 +81,7 @@ def check_file(path):
 def check_size(readme):
     lines = readme.read_text(encoding="utf-8").splitlines()
     if len(lines) > MAX_README_LINES:
-        yield len(lines), f"{len(lines)} lines exceed the limit of {MAX_README_LINES}: move details to the README of the folder that they describe"
+        yield len(lines), f"{len(lines)} lines exceed the limit of {MAX_README_LINES}: move details to the README of the folder they describe"
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_README_COLUMNS:
             yield number, f"{len(line)} columns exceed the limit of {MAX_README_COLUMNS}"

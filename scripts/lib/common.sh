@@ -26,7 +26,7 @@ build_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
-# Number of parallel tests: more than the cores, because tests wait for processes, timeouts and disks.
+# Number of parallel tests: more than the number of cores, because tests wait for processes, timeouts and disks.
 test_jobs() {
   local jobs
   jobs=$(build_jobs)
@@ -65,7 +65,7 @@ build() {
   cmake --build "$folder" -j "$(build_jobs)" "${targets[@]}" >&2 || fail 1 "the build in $folder failed; see above"
 }
 
-# Warnings are errors only with the compilers that the project is tested with.
+# Warnings are errors only for compilers that the project is tested with.
 warnings_as_errors() {
   case $(c++ -dumpversion) in
     12 | 13 | 14) echo ON ;;

@@ -3,7 +3,7 @@
 
 usage: config_keys.py [--update] [MNIST_TRAIN]
 
-Without --update it exits 1 if the tables are outdated. MNIST_TRAIN is the program (default: build/bin/mnist-train).
+Without --update, exits 1 if the tables are outdated. MNIST_TRAIN is the program (default: build/bin/mnist-train).
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "configs" / "README.md"
 BEGIN, END = "<!-- keys: written by scripts/lib/config_keys.py --update; do not edit -->", "<!-- end of keys -->"
-NO_LIMIT = 2**31 - 1  # maximum values of the program's types are not shown as limits
+NO_LIMIT = 2**31 - 1  # limits of the program's integer types are not shown
 
 
 def read_schema(program):
@@ -23,12 +23,12 @@ def read_schema(program):
 
 
 def resolved(rule, schema):
-    """Returns the definition that the rule refers to, or the rule itself."""
+    """Returns the definition that the rule refers to, or else the rule itself."""
     return schema["$defs"][rule["$ref"].rsplit("/", 1)[1]] if "$ref" in rule else rule
 
 
 def alternatives(rule):
-    """Returns the alternatives of the rule's nested anyOf without null, or the rule itself."""
+    """Returns the non-null alternatives of the rule's nested anyOf, or else the rule itself."""
     if "anyOf" in rule:
         return [one for inner in rule["anyOf"] for one in alternatives(inner)]
     return [] if rule.get("type") == "null" else [rule]
@@ -135,7 +135,7 @@ def lists_of_entries(properties, schema, prefix=""):
 
 
 def short(rule, path, schema):
-    """Returns the rule without the entries of lists such as data.augment, which have a separate table."""
+    """Returns the rule without the entries of lists such as data.augment, which have separate tables."""
     if is_group(rule):
         return rule | {"properties": {name: short(inner, f"{path}.{name}", schema)
                                       for name, inner in rule["properties"].items()}}

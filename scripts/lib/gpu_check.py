@@ -3,8 +3,8 @@
 
 usage: scripts/gpu_check [--output FILE] [--parts doctor,nccl,tests,parity,smoke,features,sanitizer,speed,training,profile]
 
-Runs from a built repository, or from an unpacked bundle on a node that has only PyTorch. After each part it writes the results
-as JSON (default: scripts/bench/results/gpu-<model>.json) and the commands' output to <the same name>-logs.tar.gz. Exits 0 if
+Runs from a built repository, or from an unpacked bundle on a node that has only PyTorch. After each part, it writes the results
+as JSON (default: scripts/bench/results/gpu-<model>.json) and the commands' output to <same name>-logs.tar.gz. Exits 0 if
 all checks passed. To save GPU time, parts without timings run concurrently, and each command is stopped after two minutes.
 """
 
@@ -35,7 +35,7 @@ ACCURACY_GOAL = 0.987  # for configs/mnist.json after 10 epochs
 SHORT = {"max_steps": 40, "deterministic": False}  # changes to runs.SMALL
 COMMAND_S = 120
 FEW_THREADS = {"OMP_NUM_THREADS": "2"}  # for commands that run concurrently
-# Nsight Compute takes 0.2 s per launch. (Launches before the first step, launches of two steps.)
+# (Launches before the first step, launches of two steps): Nsight Compute takes 0.2 s per launch.
 PROFILED_LAUNCHES = {"net": (40, 100), "resnet18": (50, 460)}
 
 
@@ -63,10 +63,10 @@ class Checks:
             print(f"{'ok    ' if ok else 'FAILED'}  {name}: {detail}", flush=True)
 
     def command(self, name, *command, forbidden=None, variables=None):
-        """Runs a command and reports success or failure with its last lines; a log file has its full output."""
+        """Runs a command and reports success or failure with the last lines of its output; a log file has the full output."""
         path = self.logs / f"{file_name(name)}.log"
         with open(path, "w", encoding="utf-8") as log:
-            # In a new session, so that its descendants can be killed with it.
+            # Runs in a new session, so that its descendants can be killed with it.
             with subprocess.Popen(command, env={**runs.environment(), **(variables or {})}, cwd=runs.ROOT, stdout=log,
                                   stderr=subprocess.STDOUT, start_new_session=True) as process:
                 try:

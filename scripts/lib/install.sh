@@ -47,7 +47,7 @@ apt() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" </dev/null >/dev/null
 }
 
-# install_packages PACKAGE...: installs missing packages; makes no network access if none are missing.
+# install_packages PACKAGE...: installs missing packages; does not access the network if none are missing.
 install_packages() {
   command -v dpkg-query >/dev/null ||
     fail 2 "this system has no dpkg; install the equivalents of these Debian packages: $*"
@@ -90,13 +90,13 @@ python_beside() {
 make_venv() {
   if "$venv/bin/python3" -m pip --version >/dev/null 2>&1; then return; fi
   say "creating a virtual environment in .venv"
-  rm -rf "$venv/.mnist-train"  # after a system upgrade, the new Python does not find the old one's wheels
+  rm -rf "$venv/.mnist-train"  # after a system upgrade, the new Python does not find the wheels of the old one
   "$1" -m venv "$venv" >&2 ||
     fail 2 "$1 -m venv $venv failed; if .venv is left from an earlier attempt, remove it and retry"
 }
 
-# install_wheels NAME [PIP OPTION...]: installs third_party/python/NAME.txt. A stamp file holds the installed list, so
-# this is a no-op without network access until the list changes.
+# install_wheels NAME [PIP OPTION...]: installs third_party/python/NAME.txt. A stamp file holds the installed list; until
+# the list changes, this is a no-op without network access.
 install_wheels() {
   local list=$requirements/$1.txt stamp=$venv/.mnist-train/$1
   if cmp -s "$list" "$stamp"; then return; fi
@@ -108,7 +108,7 @@ install_wheels() {
   cp "$list" "$stamp"
 }
 
-# set_up_torch cpu|cuda: installs LibTorch unless there is one already.
+# set_up_torch cpu|cuda: installs LibTorch unless it is already available.
 set_up_torch() {
   local set=$1 existing
   existing=$(existing_torch)
@@ -137,7 +137,7 @@ set_up_test_tools() {
   if [[ -n $existing ]]; then python=$(python_beside "$existing"); fi
   make_venv "${python:-$(system_python)}"
   install_wheels test-tools
-  install_wheels test-torchvision --no-deps  # the torch in use is already there
+  install_wheels test-torchvision --no-deps  # torch is already available
   if [[ -n $python ]]; then
     # Lets the tests' Python import that torch.
     dirname "$existing" >"$("$venv/bin/python3" -c 'import site; print(site.getsitepackages()[0])')/existing-torch.pth"

@@ -2,7 +2,7 @@
 # Common functions of scripts/package and scripts/bundle: libraries to pack, and system requirements. Sourced after
 # common.sh.
 
-# Libraries of PyTorch's and DALI's wheels, and the C and C++ runtime, which every system has.
+# Not packed: libraries of PyTorch's and DALI's wheels, and the C and C++ runtime, which every system has.
 not_packed='^lib(c10|torch|cudart|nccl|gomp|dali)|^(libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|ld-linux.*)\.so'
 
 require_build() {
@@ -13,8 +13,8 @@ require_build() {
 # built_with NAME: prints the version that `mnist-train --version` gives for NAME, such as 2.11.0 for LibTorch.
 built_with() { "$build/bin/mnist-train" --version | grep -oP "(^|, )$1 \K[^, ]+"; }
 
-# copy_libraries FOLDER PROGRAM...: copies the shared libraries that the programs need, directly or indirectly, and libwebp,
-# which they load when they read the first WebP image.
+# copy_libraries FOLDER PROGRAM...: copies the shared libraries that the programs need, directly or indirectly, including
+# libwebp, which they load when they read the first WebP image.
 copy_libraries() {
   local folder=$1 name file queue
   local -A found=()
@@ -40,5 +40,5 @@ copy_libraries() {
 # set_rpath RPATH FILE...: sets the library search path of executables and modules.
 set_rpath() { cmake -D RPATH="$1" -P "$root/scripts/lib/cmake/set_rpath.cmake" -- "${@:2}" >/dev/null; }
 
-# newest_symbols PREFIX FILE...: prints the highest version of system symbols that the files need, such as GLIBC_2.35.
+# newest_symbols PREFIX FILE...: prints the highest system symbol version that the files need, such as GLIBC_2.35.
 newest_symbols() { objdump -T "${@:2}" | grep -oE "\b$1_[0-9.]+" | sort -Vu | tail -1; }

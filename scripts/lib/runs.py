@@ -59,7 +59,7 @@ def environment():
 
 
 def gpu_names():
-    """Returns nvidia-smi's GPU names, as many of them as CUDA_VISIBLE_DEVICES lists."""
+    """Returns the GPU names that nvidia-smi lists, but at most as many as there are in CUDA_VISIBLE_DEVICES."""
     if not shutil.which("nvidia-smi"):
         return []
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -150,6 +150,7 @@ class Run(RunFolder):
 
 
 def relative_difference(run, reference):
-    """Returns the maximum of |a - b| / |b| over all tensors, in Euclidean norms: rounding may flip the sign of a ReLU input."""
+    """Returns the maximum of |a - b| / |b| over all tensors. Uses Euclidean norms, because rounding may flip the sign of a ReLU
+    input and change single elements."""
     pairs = zip(run.weights(), reference.weights(), strict=True)
     return max(math.dist(one, other) / math.hypot(*other) for one, other in pairs)

@@ -17,10 +17,10 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 import runs  # noqa: E402
 
-# A GPU takes 40 steps before the script can interrupt it; a mock GPU is slower.
+# A GPU finishes about 40 steps before the script can interrupt it; a mock GPU is slower.
 LONGER = {"epochs": 3, "data": {"limit_train": 60000}}
 LONGER_ON_MOCKS = {"epochs": 3, "data": {"limit_train": 5120}}
-# For weights after 20 steps, relative to the tensor's norm. cuDNN's fp32 weight gradients have errors of up to 1.6e-3.
+# Weight differences after 20 steps, relative to a tensor's norm. cuDNN's fp32 weight gradients have errors of up to 1.6e-3.
 TOLERANCES = {"cpu": 1e-4, "cuda": 1e-3}
 FILES = ("config.json", "accuracies.json", "model.pt", "metrics.jsonl", "summary.json", "logs/rank-0.log")
 

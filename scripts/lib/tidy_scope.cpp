@@ -1,6 +1,6 @@
-// A plug-in for clang-tidy: its checks visit our declarations only, not those of system headers.
-// LibTorch's headers take most of the time otherwise, although findings in them are never reported.
-// (clang-tidy 21 and later do so by themselves.)
+// A plug-in for clang-tidy that makes its checks visit only our declarations, not those of system
+// headers: LibTorch's would take most of the time, although findings in them are never reported.
+// (clang-tidy 21 and later do this by themselves.)
 
 #include <clang/AST/ASTConsumer.h>
 #include <clang/AST/ASTContext.h>
@@ -38,6 +38,6 @@ class BeforeChecks : public clang::PluginASTAction {
 };
 
 const clang::FrontendPluginRegistry::Add<BeforeChecks> registration(
-    "own-declarations", "checks visit our declarations only");
+    "own-declarations", "limits checks to our declarations");
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Writes a wheel from a folder with the files to install; the same folder always yields a byte-identical wheel.
+"""Writes a wheel from a folder with the files to install. The same folder always yields a byte-identical wheel.
 
 The format is the binary distribution format of packaging.python.org/specifications.
 """
@@ -45,7 +45,7 @@ mnist-train = mnist_train:main
 
 
 def without_links(page, is_there=lambda target: False):
-    """Returns the page with links to files that are not there replaced by plain text."""
+    """Replaces links to files that are not there with plain text."""
     def text_unless_there(link):
         return link[0] if is_there(link[2].partition("#")[0]) else link[1]
 

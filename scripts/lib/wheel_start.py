@@ -1,4 +1,4 @@
-"""Starts the mnist-train in this package; `main` execs it, so no Python process remains."""
+"""Starts this package's mnist-train; `main` execs it, so no Python process remains."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
 """Trains one of the models as fast as we could make it in Python: data in memory and normalised once, one flat buffer each for
 weights, gradients and momentum, bf16 (or fp32) weights with fp32 master weights, channels_last, one fused optimizer call and one
-all-reduce per step; on a GPU, CUDA graphs of 1 and of 16 steps that gather their samples. Forks before it imports torch.
+all-reduce per step; on a GPU, CUDA graphs of 1 and of 16 steps that gather their samples. Forks before importing torch.
 
 Rank 0 prints one JSON object per line: for the first step, each epoch and the end.
 """
@@ -12,7 +12,7 @@ import time
 
 
 def fork_ranks(processes):
-    """Forks the ranks and sets their environment variables, with an empty file for the rendezvous."""
+    """Forks the ranks, sets their environment variables, and creates an empty file for the rendezvous."""
     if processes == 1:
         return
     handle, meeting_file = tempfile.mkstemp()  # removed by the process group
@@ -45,7 +45,7 @@ class Trainer:
         self.loss_and_count = torch.zeros(2, dtype=torch.float64, device=device)  # of this epoch's samples
         self.master = torch.cat([self.flat(parameter) for parameter in others + norms])
         self.master.grad = torch.zeros_like(self.master)
-        self.count = sum(parameter.numel() for parameter in others)  # batch norm's parameters stay in fp32
+        self.count = sum(parameter.numel() for parameter in others)  # without batch norm's parameters, which stay in fp32
         self.weights = self.master[: self.count].to(dtype)
         self.gradients = torch.zeros_like(self.weights)
         offset = 0
@@ -83,7 +83,7 @@ class Trainer:
 
 
 class GraphedSteps:
-    """CUDA graphs of training steps on `batch` samples of this rank, which read their sample indices from `order`."""
+    """CUDA graphs of training steps with `batch` samples per rank, whose indices are read from `order`."""
 
     AT_ONCE = 16
 

@@ -25,7 +25,7 @@ def parse_arguments(description):
     parser.add_argument("--test-limit", type=int, default=0, help="number of test images, 0: all")
     parser.add_argument("--image-size", type=int, default=28, help="resize images to this size")
     parser.add_argument("--channels", type=int, default=1, help="number of copies of the gray channel")
-    parser.add_argument("--processes", type=int, default=2, help="number of processes that the script starts, if it does")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes, for scripts that start them")
     parser.add_argument("--weights", help="initial weights (.npz), for scripts that cannot use PyTorch's init")
     return parser.parse_args()
 
@@ -47,7 +47,7 @@ def limit(arguments, part):
 
 
 def batch_sizes(arguments, samples):
-    """Returns the distinct batch sizes in an epoch: that of full batches and that of the last one."""
+    """Returns the distinct batch sizes in an epoch: those of full batches and of the last batch."""
     return sorted({min(arguments.batch_size, samples), samples % arguments.batch_size or arguments.batch_size})
 
 

@@ -1,4 +1,4 @@
-"""The models in PyTorch, as in their original sources; tests also compare with them."""
+"""The models in PyTorch, as in their original sources. Tests also compare mnist-train with them."""
 
 from torch import nn
 from torch.nn import functional

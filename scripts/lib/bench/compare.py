@@ -1,4 +1,4 @@
-"""Runs the sides of each case in turn and compares their results. A side is a peer in one precision."""
+"""Runs the sides of each case in turn and compares their results. A side is a peer with one precision."""
 
 import copy
 import dataclasses
@@ -12,8 +12,8 @@ from cases import CASES, flops_per_sample
 
 RATIOS = ("wall_seconds", "epoch_seconds", "startup_seconds", "peak_memory_mb")
 ERRORS = (RuntimeError, OSError, ValueError, TypeError, KeyError)
-# For the loss check: one batch with all samples, so that their order does not matter, and a learning rate at which the
-# loss falls fast enough to reveal a different optimizer.
+# For the loss check: a single batch of all samples, so that their order does not matter, and a learning rate at which the
+# loss falls fast enough to reveal differences between optimizers.
 CHECK_SAMPLES, CHECK_LEARNING_RATE = 512, 0.1
 # Tolerances for rounding differences of losses, several times the observed 5e-6 and 1e-3. GPUs multiply fp32 as TF32.
 TOLERANCES = {"fp32": 1e-4, "bf16": 5e-3}
@@ -34,7 +34,7 @@ def what(side):
 
 
 def summarize(runs):
-    """Returns the median and spread of each value, without values that some run lacks."""
+    """Returns the median and spread of each value that all runs have."""
     keys = [key for key in runs[0] if all(run[key] is not None for run in runs)]
     return {key: machine.spread([run[key] for run in runs]) for key in keys}
 
@@ -47,12 +47,12 @@ def ratios(runs, base):
 
 
 def floor(name, samples, rates):
-    """Returns the minimum seconds per epoch in each precision: its FLOPs at the measured rates of all devices."""
+    """Returns the minimum seconds per epoch in each precision: the epoch's FLOPs at the measured rates of all devices."""
     return {precision: flops_per_sample(name) * samples / rates[f"{precision}_flops"] for precision in ("bf16", "fp32")}
 
 
 def distance(losses, ours):
-    """Returns the largest difference of a step's loss; infinite if a loss is missing or NaN."""
+    """Returns the largest difference between the losses of a step; infinite if a loss is missing or NaN."""
     if len(losses) != len(ours):
         return float("inf")
     return max(abs(a - b) if a == a and b == b else float("inf") for a, b in zip(losses, ours))
@@ -113,10 +113,10 @@ def measure_case(name, options, rates, folder):
 
 
 def measure(options, older, folder, keep):
-    """Measures all cases and returns the result. Also passes it to `keep` after each case, so that a later failure loses nothing.
-    `older`: existing results of other cases."""
+    """Measures all cases and returns the result. Also passes the result so far to `keep` after each case, so that a later
+    failure loses nothing. `older`: existing results of other cases."""
     seen = machine.Machine(options.binary, options.processes, options.device)
-    units = options.processes if options.device == "cuda" else 1  # number of devices that the rates are measured for
+    units = options.processes if options.device == "cuda" else 1  # rates are for one GPU, or for all cores together
     result = {
         "what": f"{options.processes}" + (" single-threaded" if options.device == "cpu" else "") +
                 f" processes on {options.device}, {options.epochs} epochs, {options.runs} interleaved runs of each program",

@@ -2,7 +2,7 @@
 
     machine.py CORES [cpu|cuda]
 
-prints the measured rates, which needs torch; the benchmarks run it in a separate process.
+measures and prints the rates. This needs torch, so the benchmarks run it in a separate process.
 """
 
 import argparse
@@ -115,9 +115,9 @@ def place(name):
 
 
 def add_output(parser, name):
-    """Adds the flag --output; without a value it is the path of the committed result for this kind of processor."""
+    """Adds the flag --output; without a value, it is the path of the committed result for this kind of processor."""
     parser.add_argument("--output", type=pathlib.Path, nargs="?", const=place(name), metavar="FILE",
-                        help=f"result file; without FILE scripts/bench/results/PROCESSOR/{name}")
+                        help=f"result file (without FILE: scripts/bench/results/PROCESSOR/{name})")
 
 
 def parser_of(description, name):
@@ -159,8 +159,8 @@ def best_rate(work, run, wait, seconds=0.3):
 
 
 def measure_rates(cores, device):
-    """Measures the rates of matrix products and memory. Matrix products: the better of torch.mm and 1x1 convolutions, which use
-    a different library on CPUs (fp32 on a GPU: TF32, like convolutions there). Memory: copies larger than the caches."""
+    """Measures the rates of matrix products and memory. Matrix products: the faster of torch.mm and 1x1 convolutions, which use
+    a different library on CPUs (fp32 on a GPU: TF32, as convolutions do there). Memory: copies larger than the caches."""
     import torch
 
     torch.set_num_threads(cores)

@@ -56,7 +56,7 @@ class Run:
 
 
 def run_timed(command, device, threads=1, variables=()):
-    """Runs a command with `threads` threads (None: its default). Returns its wall time in seconds, start time and output."""
+    """Runs a command with `threads` threads (None: its default). Returns the wall time in seconds, the start time and the output."""
     environment = {**runs.environment(), **({"OMP_NUM_THREADS": str(threads)} if threads else {}), **dict(variables)}
     confine = None
     if device == "cpu":

@@ -35,7 +35,7 @@ def value_of(side, key, scale=1.0):
 
 
 def comparison_table(result):
-    """Returns the table of epoch times by case, precision and peer, with time to the first step and memory of the first case."""
+    """Returns the table of epoch times by case, precision and peer, and the first case's time to the first step and memory."""
     peers, rows = peers_of(result), []
 
     def add(label, key, case, precision, more="", scale=1.0):
@@ -109,15 +109,15 @@ SIDES_OF_RECOVERY = {"ours": "mnist-train", "ddp": "DistributedDataParallel unde
 
 
 def recovery_rows(result, peers):
-    """Returns the rows with each peer's cost of a lost process, if measured."""
+    """Returns rows with the cost of a lost process for each peer, if measured."""
     sides = [result["goodput"].get(SIDES_OF_RECOVERY.get(peer)) for peer in peers]
     return [["process kill to next step of `lenet`", *(number(side["recovery_seconds"]["median"]) if side else "–" for side in sides)],
             ["goodput with a kill every 15 s", *(f"{100 * side['goodput']:.1f} %" if side else "–" for side in sides)]]
 
 
 def make_small(results, recoveries=()):
-    """Returns one table of the newest result: epoch times by case and peer, time to the first step of the first case, and the
-    cost of a lost process."""
+    """Returns a table of the newest result: epoch times by case and peer, the first case's time to the first step, and the cost
+    of a lost process."""
     result = newest_first(results)[0]
     cases, peers = result["cases"], peers_of(result)
     first = next(iter(cases))
@@ -137,7 +137,7 @@ def make_small(results, recoveries=()):
 
 
 def recovery_table(result):
-    """Returns the table of the cost of a lost process for each side."""
+    """Returns a table with the cost of a lost process for each side."""
     goodput = result["goodput"]
     rows = [[name, f"{number(side['recovery_seconds']['median'])} s, at most {number(side['recovery_seconds']['max'])} s",
              f"{side['redone_steps']['median']:.0f}, at most {side['redone_steps']['max']:.0f}", f"{100 * side['goodput']:.1f} %"]
@@ -147,8 +147,8 @@ def recovery_table(result):
 
 
 def make_full(results, recoveries=()):
-    """Returns a table per processor, with factors relative to mnist-train in the same precision, followed by a table per processor
-    of the cost of lost processes."""
+    """Returns a comparison table per processor, with factors relative to mnist-train in the same precision, then a table of the
+    cost of lost processes per processor."""
     lines = []
     for result in newest_first(results):
         lines += [f"### {kind(result)}", "", f"{conditions(result)}; PyTorch {result['torch']}, {result['date']}, commit {result['commit']}.",
@@ -158,7 +158,7 @@ def make_full(results, recoveries=()):
     return lines[:-1]
 
 
-# Tables of each file, between its own marks.
+# For each file, the function that makes the table between its marks.
 TABLES = {"README.md": make_small, "scripts/bench/README.md": make_full}
 
 

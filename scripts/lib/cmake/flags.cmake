@@ -14,8 +14,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
-# Library search path of executables, also in a bundle; layer.cmake adds LibTorch's folder. By default CMake would end
-# the list with an empty entry, which means the working directory.
+# Library search path of executables, also in a bundle; layer.cmake adds LibTorch's folder. By default, CMake would append
+# an empty entry to the list, which means the working directory.
 set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../lib")
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 
@@ -51,7 +51,7 @@ find_package(Threads REQUIRED)
 target_link_libraries(mnist_train_flags INTERFACE mnist_train_warnings Threads::Threads ${CMAKE_DL_LIBS})
 
 if(MNIST_TRAIN_SANITIZE)
-  # Fuzzing runs long; tests take longer to compile than to run.
+  # Fuzzing benefits from optimisation; tests take longer to compile than to run.
   set(sanitize "-fsanitize=${MNIST_TRAIN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
     $<IF:$<BOOL:${MNIST_TRAIN_FUZZ}>,-O1,-O0>)
   target_compile_options(mnist_train_flags INTERFACE ${sanitize})
@@ -82,8 +82,8 @@ if(MNIST_TRAIN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     CCACHE_SLOPPINESS=pch_defines,time_macros "${MNIST_TRAIN_CCACHE}")
 endif()
 
-# mold 1.10 (Debian 12) is as fast, but if .tbss ends at a page boundary, its executable cannot be loaded: the read-only
-# segment starts before the mapped memory.
+# mold 1.10 (Debian 12) is as fast, but if .tbss ends at a page boundary, executables linked with it cannot be loaded: the
+# read-only segment starts before the mapped memory.
 include(CheckLinkerFlag)
 find_program(MNIST_TRAIN_LLD ld.lld)
 if(MNIST_TRAIN_LLD)

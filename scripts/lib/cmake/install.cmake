@@ -1,10 +1,10 @@
-# Rules of `cmake --install`. Files find each other by relative paths, so the prefix is relocatable; LibTorch
-# stays where it is.
+# Rules for `cmake --install`. Files find each other by relative paths, so the prefix is relocatable; LibTorch is not
+# installed.
 
 include(GNUInstallDirs)
 include(pages)
 
-# The front end prints the schema of the config that it reads.
+# The front end prints the config schema.
 set(config_schema "${CMAKE_BINARY_DIR}/share/config.schema.json")
 file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/share")
 add_custom_command(OUTPUT "${config_schema}"

@@ -36,7 +36,7 @@ function(mnist_train_layer name)
   mnist_train_compile_together(${target} ${layer_TORCH})
 endfunction()
 
-# Every source that includes LibTorch spends seconds instantiating the same templates, so several share a translation unit.
+# Every source that includes LibTorch takes seconds to instantiate the same templates, so several share a translation unit.
 function(mnist_train_compile_together target with_torch)
   if(with_torch)
     target_precompile_headers(${target} REUSE_FROM mnist_train_torch_pch)

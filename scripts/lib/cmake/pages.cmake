@@ -1,7 +1,7 @@
 # Installs documentation pages in the same layout as in the repository.
 
 # mnist_train_page(<file>): sets `page` to the text of a Markdown file. Links to files that are not in `installed` become
-# plain text, and images that are not in it become their descriptions.
+# plain text, and images become their descriptions.
 function(mnist_train_page file)
   get_filename_component(folder "${PROJECT_SOURCE_DIR}/${file}" DIRECTORY)
   file(READ "${PROJECT_SOURCE_DIR}/${file}" rest)

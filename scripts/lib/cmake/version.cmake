@@ -1,5 +1,5 @@
-# Generates the source of base/version.h, MNIST_TRAIN_VERSION_SOURCE. Each build queries the commit, but
-# writes its header only if it changed, so that only one small file is recompiled.
+# Generates MNIST_TRAIN_VERSION_SOURCE, the implementation of base/version.h. Each build queries the commit, but
+# writes the commit's header only if it changed, so that only one small file is recompiled.
 
 set(MNIST_TRAIN_GENERATED "${CMAKE_BINARY_DIR}/generated")
 set(MNIST_TRAIN_VERSION_SOURCE "${MNIST_TRAIN_GENERATED}/base/version.cpp")
