@@ -28,7 +28,7 @@ inline __m512 exponential(__m512 x) {
   x = clamp(x, -150, 150);  // beyond these, results are 0 or infinite
   const __m512 n =
       _mm512_roundscale_ps(x * 0x1.715476p0F, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  // ln(2) in two parts; the first has few enough digits for an exact product.
+  // ln(2) in two parts; the first has few enough bits for an exact product.
   __m512 r = _mm512_fnmadd_ps(n, number(0.693359375F), x);
   r = _mm512_fnmadd_ps(n, number(-2.12194440e-4F), r);
   const __m512 p = polynomial(r, 1.9875691500e-4F, 1.3981999507e-3F, 8.3334519073e-3F,
@@ -61,10 +61,10 @@ inline Normal normal_distribution(__m512 x) {
   return {_mm512_mask_sub_ps(tail, positive, number(1), tail), e * 0.398942280F};
 }
 
-// Functions have `value(x)` and `gradient(dy, v)`; v is the output if `differentiates_output`,
+// Each function has `value(x)` and `gradient(dy, v)`; v is the output if `differentiates_output`,
 // otherwise the input.
 
-/// ReLU, or ReLU6 with a limit.
+/// ReLU, or ReLU6 if `limit` is 6.
 struct Relu {
   __m512 value(__m512 x) const { return clamp(x, 0, limit); }
   __m512 gradient(__m512 dy, __m512 y) const {

@@ -13,8 +13,8 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Images in blocks; the last block may have fewer than 32. With no images there is still one
-/// block, so that a process without samples participates in synchronized batch norm.
+/// Number of images, in blocks of 32; the last block may have fewer. Without images there is still
+/// one block, so that a rank without samples takes part in synchronized batch norm.
 struct BatchSize {
   std::int64_t images;
 
@@ -40,13 +40,13 @@ struct BatchNormTensors {
   const float* bias;
   float* running_mean;
   float* running_var;
-  bool uses_running_values = false;  // in training as well
-  float* weight_gradient = nullptr;  // null: frozen; the same below
+  bool uses_running_values = false;  // even in training
+  float* weight_gradient = nullptr;  // null if frozen; likewise below
   float* bias_gradient = nullptr;
 };
 
-/// Batch norm, optionally followed by adding a residual and by ReLU. Statistics cover the batch, on
-/// all ranks if `sum_over_ranks` is set.
+/// Batch norm, optionally followed by a residual addition and a ReLU. Statistics are those of the
+/// batch, over all ranks if `sum_over_ranks` is set.
 template <class Element>
 class BlockedBatchNorm {
  public:
@@ -68,15 +68,15 @@ class BlockedBatchNorm {
     }
   }
 
-  /// These set the tensors, reduction and batch of the next passes.
+  /// These set the tensors, reduction and batch for the next passes.
   void set_tensors(const BatchNormTensors& tensors) { tensors_ = tensors; }
   void set_sum_over_ranks(SumOverRanks sum) { sum_over_ranks_ = std::move(sum); }
   void set_batch(const BatchSize& batch) { batch_ = batch; }
 
   const BatchNormTensors& tensors() const { return tensors_; }
 
-  /// Begins the statistics of a batch that is added in `parts` parts. Squares are summed around the
-  /// mean of an arbitrary `pixel` of block 0, so that their sum loses few digits.
+  /// Begins the statistics of a batch, which is added in `parts` parts. Squares are summed around
+  /// the mean of `pixel`, an arbitrary pixel of block 0, to preserve precision.
   void begin_statistics(std::int64_t parts, const Element* pixel) {
     part_sums_.assign(parts * 2 * channels_, 0);
     const PixelRange one_pixel{1, shape_.channels, batch_.images_of(0)};
@@ -88,7 +88,7 @@ class BlockedBatchNorm {
           sums_[c] / static_cast<double>(std::max<std::int64_t>(one_pixel.images, 1)));
     }
   }
-  /// Adds rows of a block as one part; different threads may add parts.
+  /// Adds rows of a block as one part. Threads may add different parts concurrently.
   void add_statistics(std::int64_t part, std::int64_t block, const Element* x_block,
                       std::int64_t row_begin, std::int64_t row_end) {
     kernels_.add_statistics(range_of_rows(block, row_end - row_begin),
@@ -98,7 +98,7 @@ class BlockedBatchNorm {
   /// synchronized.
   void finish_statistics() {
     const auto own_count = static_cast<double>(batch_.images * shape_.pixels());
-    // Sums of x and, now around zero, of its squares: fp64 is precise enough.
+    // Converts to sums of x and x^2, without the shift: fp64 is precise enough.
     add_parts();
     for (std::int64_t c = 0; c < channels_; ++c) {
       const double shift = shift_[c];
@@ -141,8 +141,8 @@ class BlockedBatchNorm {
 
   /// Begins the backward pass.
   void begin_gradients(std::int64_t parts) { part_sums_.assign(parts * 2 * channels_, 0); }
-  /// Adds rows of a block to the sums for the backward pass, as one part; different threads may add
-  /// parts. Pointers refer to this block.
+  /// Adds rows of a block to the sums for the backward pass, as one part. Threads may add different
+  /// parts concurrently. Pointers refer to this block.
   void add_gradients(std::int64_t part, std::int64_t block, const Element* dy, const Element* y,
                      const Element* x, std::int64_t row_begin, std::int64_t row_end) {
     const std::int64_t at = row_begin * row_size();
@@ -150,7 +150,7 @@ class BlockedBatchNorm {
                                relu_ ? y + at : nullptr, x + at, mean_.data(), limit_,
                                sums_of(part));
   }
-  /// After all rows were added, writes the gradients of x, the parameters and, unless null, the
+  /// Once all rows have been added, writes the gradients of x, the parameters and, unless null, the
   /// residual. Pointers refer to block 0. Collective if synchronized.
   void backward(const Element* dy, const Element* y, const Element* x, Element* dx,
                 Element* residual_gradient) {
@@ -188,7 +188,7 @@ class BlockedBatchNorm {
   }
   std::int64_t row_size() const { return shape_.width * shape_.pixel_size<Element>(); }
   /// Calls `action(range, offset of its first element)` for all rows of all blocks, in parallel.
-  /// Few blocks are divided, so that all threads have work.
+  /// If there are few blocks, they are divided so that all threads have work.
   template <class Action>
   void for_each_row_range(const Action& action) const {
     const std::int64_t height = shape_.height;

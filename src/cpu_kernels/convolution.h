@@ -17,15 +17,15 @@ namespace mnist_train::cpu_kernels {
 inline void round_to(float value, float& to) { to = value; }
 inline void round_to(float value, Bf16Bits& to) { float_to_bf16(&value, 1, &to); }
 
-/// Division of the rows of blocks into parts for threads. Sums over each part, added in order, do
-/// not depend on the number of threads.
+/// Division of the rows of blocks into parts for threads. Sums per part, added in order, do not
+/// depend on the number of threads.
 struct RowParts {
   std::int64_t rows;      // per part; fewer in the last part of a block
-  std::int64_t of_block;  // parts
+  std::int64_t of_block;  // parts per block
   std::int64_t height;    // of a block
 
-  /// Divides blocks into parts of at most `most_rows` rows, at least kMinParts in a batch if there
-  /// are as many rows.
+  /// Divides blocks into parts of at most `most_rows` rows, aiming for at least kMinParts parts per
+  /// batch.
   static RowParts of(std::int64_t blocks, std::int64_t height, std::int64_t most_rows) {
     const std::int64_t rows =
         std::min(most_rows, ceil_divide(height, ceil_divide(kMinParts, blocks)));
@@ -46,9 +46,9 @@ struct RowParts {
   }
 };
 
-/// Receives each part of the output while it is cached.
+/// Receives each part of the output while it is still cached.
 struct RowListener {
-  /// Called once before `take`, with the number of parts, after the first row of block 0 is
+  /// Called once before `take`, with the number of parts, after the first row of block 0 has been
   /// computed.
   std::function<void(std::int64_t parts)> begin;
   /// Called by any thread, once for each part.
@@ -57,7 +57,7 @@ struct RowListener {
       take;
 };
 
-inline constexpr std::int64_t kTileBytes = 48 << 10;  // inputs of a depthwise tile: an L1 cache
+inline constexpr std::int64_t kTileBytes = 48 << 10;  // for a depthwise tile's inputs: an L1 cache
 inline constexpr std::int64_t kPanelPair = 2;         // panels computed at once with AMX
 inline constexpr std::int64_t kPanelsAtOnce = 16;     // packed, then multiplied while cached
 
@@ -96,16 +96,16 @@ struct GatherAxis {
   }
 };
 
-/// Returns the number of tiles of 2x2 pixels.
+/// Returns the number of 2x2 tiles of Winograd's algorithm.
 inline std::int64_t winograd_tiles(const ValueShape& shape) {
   return ceil_divide(shape.height, 2) * ceil_divide(shape.width, 2);
 }
 
-/// Returns whether Winograd's algorithm computes a pass faster than a sum over all taps. Depends on
-/// the shape alone, so that results do not depend on the size of a batch.
+/// Returns whether Winograd's algorithm computes a pass faster than direct summation over all taps.
+/// Depends on the shape alone, so that results do not depend on the batch size.
 template <class Element>
 bool suits_winograd(const ConvolutionShape& s, bool backward) {
-  constexpr std::int64_t kLeastTiles = 9;  // to pay for reading and writing larger weights
+  constexpr std::int64_t kLeastTiles = 9;  // fewer do not pay for the larger weights
   constexpr double kTransforms = 100;      // per tile and channel, in products
   constexpr double kLeastGain = 1.1;
   const auto is = [](const Extent& extent, std::int64_t size) {
@@ -130,8 +130,8 @@ bool suits_winograd(const ConvolutionShape& s, bool backward) {
   return products >= kLeastGain * of_tile * static_cast<double>(winograd_tiles(out));
 }
 
-/// The sums of a convolution's forward pass or of the gradient of its input. Both gather: with
-/// strides, each pixel of the gradient has only the taps that reach it.
+/// Computes a convolution's forward pass or its input gradient. Both gather their inputs: even with
+/// strides, each pixel of the gradient has only the taps that contribute to it.
 template <class Element>
 class Gather {
  public:
@@ -177,7 +177,7 @@ class Gather {
   Gather& operator=(const Gather&) = delete;
 
   const GatherView& view() const { return view_; }
-  /// Size of the packed weights in words. `packed_size`: in elements.
+  /// Size of the packed weights in words; `packed_size` is in elements.
   std::int64_t packed_words() const { return view_.panels * view_.panel_rows * view_.positions; }
   std::int64_t packed_size() const { return packed_words() * kDepth<Element>; }
   /// Computes the output of all blocks. `listener` may be null.
@@ -199,7 +199,7 @@ class Gather {
       row_begin_.push_back(static_cast<std::int32_t>(rows_.size()));
     }
   }
-  /// Taps of adjacent columns form one run if each alone would fill AMX registers poorly.
+  /// Taps of adjacent columns form one run if each tap alone would fill AMX registers poorly.
   void add_runs(const GatherAxis& axis) {
     const std::int64_t tap_words = words<Element>(view_.in.channels);
     const bool merges = tap_words % kAmxWords != 0;
@@ -216,7 +216,7 @@ class Gather {
       run_begin_.push_back(static_cast<std::int32_t>(runs_.size()));
     }
   }
-  /// Returns the sequence of these kernel columns, adding it if there is none.
+  /// Returns the sequence of these kernel columns, adding it if it is new.
   const Sequence& sequence_of(std::int32_t first, std::int32_t count) {
     for (const Sequence& sequence : sequences_) {
       if (sequence.first == first && sequence.count == count) return sequence;
@@ -227,10 +227,10 @@ class Gather {
     view_.positions += step * view_.kernel_height;
     return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
   }
-  /// Plans Winograd's algorithm in place of runs.
+  /// Plans Winograd's algorithm instead of runs.
   void use_winograd(const ConvolutionShape& s) {
     const std::int64_t tiles = winograd_tiles(view_.out);
-    constexpr std::int64_t kLine = 16;  // floats, so that positions do not map to few cache sets
+    constexpr std::int64_t kLine = 16;  // floats; keeps positions from mapping to few cache sets
     WinogradView& to = view_.winograd;
     to.top = view_.backward ? 2 - s.padding.height : s.padding.height;
     to.left = view_.backward ? 2 - s.padding.width : s.padding.width;
@@ -239,8 +239,8 @@ class Gather {
     view_.positions = kWinogradPositions * view_.in.channels;
     sequences_.clear();
   }
-  /// Columns whose taps have the same weights are computed together. In the backward pass they are
-  /// a stride apart.
+  /// Groups columns whose taps have the same weights into tiles. In the backward pass such columns
+  /// are `stride` apart.
   void add_tiles(const GatherAxis& axis) {
     DepthwiseTiles& to = view_.depthwise;
     to.out_step = axis.backward ? axis.stride : 1;
@@ -283,7 +283,7 @@ class Gather {
   }
   RowParts parts(std::int64_t blocks) const {
     RowParts parts = RowParts::of(blocks, view_.out.height, cached_rows());
-    if (by_winograd()) {  // whole tiles
+    if (by_winograd()) {  // parts consist of whole tiles
       parts.rows = round_up(parts.rows, 2);
       parts.of_block = ceil_divide(parts.height, parts.rows);
     }
@@ -293,7 +293,7 @@ class Gather {
   void gather(const BatchOperands<Element>& operands, const PackedPanels<Element>& panels,
               GatherPart part) const {
     if (by_winograd()) {
-      constexpr std::size_t kLine = 16;  // floats; vectors that span two lines are slow
+      constexpr std::size_t kLine = 16;  // floats; vectors that span two cache lines are slow
       thread_local std::vector<float> scratch;
       const auto size =
           static_cast<std::size_t>(view_.winograd.at_once * view_.winograd.tile_size());
@@ -313,17 +313,17 @@ class Gather {
     return view_.out.height == 1 ||
            (packed_words() > in_words && cached_rows() >= view_.out.height);
   }
-  /// Returns whether kernels should read weights in place instead of packing them: if they are a
-  /// matrix whose adjacent elements are summed, and that is used only a few times.
+  /// Returns whether kernels should read weights in place instead of packing them: if they form a
+  /// matrix whose rows are contiguous in memory and which is used only a few times.
   bool reads_in_place(const BatchOperands<Element>& operands) const {
     constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
     return view_.kernel_height * view_.kernel_width == 1 && !view_.backward &&
            view_.in.channels % kDepth<Element> == 0 &&
            operands.blocks * view_.out.pixels() <= kMostUses;
   }
-  /// Packs panels and multiplies all blocks by them. The inputs of all blocks remain cached if they
-  /// fit, else the panels that are packed at once. Each thread always packs to the same memory,
-  /// which thus remains cached.
+  /// Packs panels and multiplies all blocks by them. If the inputs of all blocks fit into the
+  /// cache, they remain there; otherwise the panels that are packed together do. Each thread always
+  /// packs into the same memory, which thus stays cached.
   void compute_panels(const BatchOperands<Element>& operands) const {
     const bool in_place = reads_in_place(operands);
     const std::int64_t pair_size =
@@ -355,7 +355,7 @@ class Gather {
     const std::int64_t count = operands.blocks * all.of_block;
     const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows() / all.rows);
     std::int64_t first = 0;
-    if (listener != nullptr) {  // first parts split by panels: the others wait for them
+    if (listener != nullptr) {  // the first parts are split by panels: others wait for them
       first = std::min(at_once, all.of_block);
       const std::int64_t rows = std::min(first * all.rows, view_.out.height);
       parallel_for(0, ceil_divide(panels, kPanelPair), 1,
@@ -425,7 +425,7 @@ class Convolution {
   /// Computes the gradient of the input from `in`, the gradient of the output.
   const Gather<Element>& backward() const { return backward_; }
 
-  /// Number of fp32 sums for the gradient of the weights.
+  /// Number of fp32 sums for the weight gradient.
   std::int64_t weight_sums() const {
     if (shape_.depthwise) return forward_.packed_words();
     return by_winograd_ ? tile_view(gradient_).sums() : gradient_.sums();
@@ -439,7 +439,7 @@ class Convolution {
     }
     return size;
   }
-  /// Writes the gradient of the weights.
+  /// Computes the weight gradient.
   void weight_gradient(const WeightGradientOperands<Element>& operands) const {
     if (shape_.depthwise) return depthwise_gradient(operands);
     if constexpr (kDepth<Element> == 1) {
@@ -503,7 +503,7 @@ class Convolution {
     bands.back().writes = true;
     return bands;
   }
-  /// Threads split the words, which does not affect any sum.
+  /// Threads divide the words among themselves, so no sum is split.
   void depthwise_gradient(const WeightGradientOperands<Element>& operands) const {
     parallel_for(0, words<Element>(shape_.out.channels), 1,
                  [&](std::int64_t begin, std::int64_t end) {
@@ -522,7 +522,7 @@ class Convolution {
   const ConvolutionKernels<Element>& kernels_;
   ConvolutionShape shape_;
   Gather<Element> forward_, backward_;
-  bool by_winograd_;  // the gradient of the weights
+  bool by_winograd_;  // for the weight gradient
   WeightGradientView gradient_;
 };
 

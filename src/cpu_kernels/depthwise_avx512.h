@@ -4,7 +4,8 @@
 
 #include "cpu_kernels/lanes_avx512.h"
 
-/// Depthwise convolutions: products of vectors of images with a weight, summed in fp32.
+/// Depthwise convolutions: vectors of images are multiplied by broadcast weights and summed in
+/// fp32.
 namespace mnist_train::cpu_kernels::avx512 {
 
 /// One word for T columns of a tile.
@@ -27,8 +28,8 @@ struct TileWord {
   Values<Element> of[T][kVectors];
 };
 
-/// The taps of a row and a tile. Loops over words use a local copy, because the compiler must
-/// assume that vector stores modify memory that is visible elsewhere.
+/// The taps of a tile in one row. Loops over words use this local copy of the plan, because the
+/// compiler must assume that vector stores modify memory that is visible elsewhere.
 template <class Element>
 struct TileTaps {
   TileTaps(const GatherView& view, std::int64_t y, const DepthwiseTile& tile)
@@ -51,8 +52,8 @@ struct TileTaps {
   std::int64_t tap_in, tap_weight;
 };
 
-/// Calls `action.operator()<K>(offset in the input, weight)` for all runs of K taps. K exceeds one
-/// if the inputs of adjacent taps are those of adjacent columns.
+/// Calls `action.operator()<K>(offset in the input, weight)` for all runs of K taps. K exceeds 1 if
+/// adjacent taps read the inputs of adjacent columns.
 template <class Element, class Action>
 [[gnu::always_inline]] inline void for_each_tap_run(const TileTaps<Element>& taps,
                                                     const Action& action) {
@@ -117,7 +118,7 @@ template <class Element, int T>
       });
 }
 
-/// Computes words of T columns of row y of a block.
+/// Computes words `word_begin` to `word_end` of T columns in row y of a block.
 template <int T, class Element>
 void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, const float* weights,
               std::int64_t block, std::int64_t y, const DepthwiseTile& tile,
@@ -153,7 +154,7 @@ void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, co
   }
 }
 
-/// Calls `action.operator()<T>(tile)` for all tiles; T: columns of the tile.
+/// Calls `action.operator()<T>(tile)` for all tiles; T is the tile's number of columns.
 template <class Action>
 void for_each_tile(const GatherView& view, const Action& action) {
   for (std::int64_t i = 0; i < view.depthwise.count; ++i) {
@@ -163,8 +164,8 @@ void for_each_tile(const GatherView& view, const Action& action) {
   }
 }
 
-/// Words are computed in parts for which the inputs of a tile fit into the L1 cache: consecutive
-/// rows share most of their inputs.
+/// Computes few enough words at once that a tile's inputs fit into the L1 cache, because
+/// consecutive rows share most of their inputs.
 template <class Element>
 void sum_depthwise(const GatherView& view, const BatchOperands<Element>& operands,
                    const Element* packed, const GatherPart& part) {
@@ -180,7 +181,7 @@ void sum_depthwise(const GatherView& view, const BatchOperands<Element>& operand
   }
 }
 
-/// Adds the products of a word of T gradients and its inputs to the lanes of its weights.
+/// Adds the products of one word of T output gradients with its inputs to the lanes of its weights.
 template <class Element, int T>
 [[gnu::always_inline]] inline void add_word_products(const TileTaps<Element>& taps,
                                                      const Element* in,
@@ -202,7 +203,7 @@ template <class Element, int T>
       });
 }
 
-/// The same for several words and T columns of row y, whose gradients begin at `gradient`.
+/// Like add_word_products, for several words in row y; gradients of the tile start at `gradient`.
 template <int T, class Element>
 void add_tile_products(const GatherView& view, std::int64_t word_begin, std::int64_t word_end,
                        std::int64_t y, const DepthwiseTile& tile, const Element* in,
@@ -217,7 +218,7 @@ void add_tile_products(const GatherView& view, std::int64_t word_begin, std::int
   }
 }
 
-/// Adds the lanes to the sums and clears them.
+/// Adds each weight's lanes to its sum and clears them.
 inline void flush_lanes(std::int64_t count, float* lanes, float* sums) {
   for (std::int64_t i = 0; i < count; ++i, lanes += kLanes) {
     sums[i] += _mm512_reduce_add_ps(_mm512_loadu_ps(lanes));

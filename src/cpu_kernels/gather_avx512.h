@@ -6,7 +6,7 @@
 #include "cpu_kernels/lanes_avx512.h"
 #include "cpu_kernels/winograd_avx512.h"
 
-/// Convolutions: forward pass and gradient of the input.
+/// Forward pass and input gradient of convolutions.
 namespace mnist_train::cpu_kernels::avx512 {
 
 /// Loads 16 words of each of 32 adjacent rows into two blocks; a word's channels are `step`
@@ -177,7 +177,7 @@ class Packer {
   const Element* weights_;
   std::int64_t taps_ = view_.kernel_height * view_.kernel_width;
   std::int64_t of_output_ = taps_ * view_.layer_inputs();  // weights per output channel
-  // Strides of rows and of the channels summed over.
+  // Strides of rows and of the summed channels.
   std::int64_t row_ = view_.backward ? 1 : of_output_;
   std::int64_t channel_ = view_.backward ? of_output_ : 1;
   std::int64_t tap_words_ = words<Element>(view_.in.channels);
@@ -320,7 +320,7 @@ void gather_by_amx(const GatherView& view, const BatchOperands<Element>& operand
   const amx::Registers registers;
   for (std::int64_t panel = part.panel_begin; panel < part.panel_end;) {
     const std::int64_t in_place =
-        panels.in_place ? view.complete_panels() - panel : std::int64_t{0};  // panels
+        panels.in_place ? view.complete_panels() - panel : std::int64_t{0};  // number of panels
     // A pair is read in place either entirely or not at all.
     const bool is_pair = panel + 1 < part.panel_end && in_place != 1;
     const auto compute = is_pair ? &gather_panel<Element, AmxResults<Element, 2>>

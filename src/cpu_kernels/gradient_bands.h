@@ -6,20 +6,20 @@
 #include "base/cpu.h"
 #include "cpu_kernels/kernels.h"
 
-/// Plans of the gradient of weights: the division of the sum over pixels into bands.
+/// Plans for weight gradients: how the sum over pixels is divided into bands.
 namespace mnist_train::cpu_kernels {
 
 inline constexpr std::int64_t kAmxWords = 16;        // words per register row; rows per register
-inline constexpr std::int64_t kBandBytes = 1 << 20;  // rows that remain cached: half an L2 cache
+inline constexpr std::int64_t kBandBytes = 1 << 20;  // of rows that stay cached: half an L2 cache
 
 template <class Element>
 bool by_amx() {
   return kDepth<Element> == 2 && cpu_features().amx_bf16;
 }
 
-/// Returns the number of rows of sums computed at once: whole words, at most 14 rows, which
-/// minimize the total cost of the rows of all panels and of loading the other factor for each
-/// panel. With AMX, rows fill a register.
+/// Returns the number of rows of sums to compute at once: a multiple of kDepth, at most 14, that
+/// minimizes the total cost of computing all rows and of loading the other factor for each panel.
+/// With AMX, the rows fill a register.
 template <class Element>
 std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
   if (by_amx) return kAmxWords;
@@ -54,8 +54,8 @@ WeightGradientView gradient_view(const ConvolutionShape& shape, bool by_winograd
   return view;
 }
 
-/// Returns the view of the sums over tiles for Winograd's algorithm: like a kernel with a row for
-/// each position of a tile, all of which see the same row of pixels.
+/// Returns the view of the sums over Winograd tiles, in which the 16 positions of a tile take the
+/// place of kernel rows, and tiles the place of pixels.
 inline WeightGradientView tile_view(const WeightGradientView& of) {
   WeightGradientView view = of;
   view.shape.in = {of.shape.in.channels, 1, 1};
@@ -67,9 +67,9 @@ inline WeightGradientView tile_view(const WeightGradientView& of) {
   return view;
 }
 
-/// Returns the band of the transformed tiles of a laid out band, which follow it in scratch memory.
+/// Returns the band of transformed tiles for a laid-out band, which they follow in scratch memory.
 inline GradientBand tile_band(const ConvolutionShape& s, const GradientBand& of) {
-  constexpr std::int64_t kLine = 16;  // floats, so that positions do not map to few cache sets
+  constexpr std::int64_t kLine = 16;  // floats; keeps positions from mapping to few cache sets
   constexpr std::int64_t kSpace = kSlackBytes / sizeof(float);
   GradientBand band{0, 1, 0, 1};
   band.replaces = of.replaces;
@@ -85,12 +85,12 @@ inline GradientBand tile_band(const ConvolutionShape& s, const GradientBand& of)
   return band;
 }
 
-/// Returns the band with its factor layout filled in.
+/// Returns the band with the layout of its factors filled in.
 template <class Element>
 GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   constexpr std::int64_t kD = kDepth<Element>;
   constexpr std::int64_t kLine = 16 * kD;  // elements per cache line
-  // Follows each factor, for registers that extend beyond it.
+  // Space after each factor, for registers that extend beyond it.
   constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
   const ConvolutionShape& s = view.shape;
   const std::int64_t rows = band.row_end - band.row_begin;
@@ -101,7 +101,7 @@ GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   band.copied_rows = band.in_rows + (kD == 1 ? 0 : rows);
   band.a_pixel = s.out.pixel_size<Element>();
   band.a_block = kD == 1 ? s.out.block_size<Element>() : rows * s.out.width * band.a_pixel;
-  // Odd numbers of cache lines, since otherwise a column's words would map to few cache sets.
+  // An odd number of cache lines; otherwise a column's words would map to few cache sets.
   const auto odd_lines = [&](std::int64_t size) { return (ceil_divide(size, kLine) | 1) * kLine; };
   const std::int64_t channels = round_up(s.in.channels, kD);
   if (view.merges_columns) {

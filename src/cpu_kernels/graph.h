@@ -11,19 +11,19 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Max or average pooling with windows of one size, which do not extend beyond the image in
-/// averages except at the bottom and right (ceil_mode).
+/// Max or average pooling with a fixed window size. Windows of average pooling may extend beyond
+/// the image only at the bottom and right (ceil_mode).
 struct PoolingShape {
   ValueShape in, out;
   Extent kernel, stride, padding{0, 0};
 };
 
-/// Returns whether the plan of a shape is small: it lists every element of every window.
+/// Returns whether a shape's plan, which lists every element of every window, is small.
 inline bool has_small_plan(const PoolingShape& shape) {
   constexpr std::int64_t kMostElements = 1 << 20;
   return shape.out.pixels() * shape.kernel.height * shape.kernel.width <= kMostElements;
 }
-/// Also requires that a byte can hold the position of a maximum in its window.
+/// Returns whether the plan is small and a byte can hold a maximum's position in its window.
 inline bool can_pool_max(const PoolingShape& shape) {
   return has_small_plan(shape) && shape.kernel.height * shape.kernel.width < 255;
 }
@@ -53,16 +53,16 @@ class PoolingPlan {
     for (const std::vector<WindowTap>& of_input : of_inputs) backward_.add(of_input);
   }
 
-  /// Returns the elements of the window of each output pixel.
+  /// Returns, for each output pixel, the elements of its window.
   PoolingView forward() const { return view(forward_); }
-  /// Returns the windows that contain each input pixel.
+  /// Returns, for each input pixel, the windows that contain it.
   PoolingView backward() const { return view(backward_); }
 
  private:
   /// The input positions of an output position along one axis.
   struct Window {
     std::int64_t begin, end;
-    float scale;  // for averages: one over the number of positions
+    float scale;  // for averages: 1 / number of positions
 
     Window(std::int64_t position, std::int64_t in, std::int64_t kernel, std::int64_t stride,
            std::int64_t padding)
@@ -89,7 +89,7 @@ class PoolingPlan {
   Lists forward_, backward_;
 };
 
-/// An activation tensor of a graph: 0 is the input, the others are the nodes' results.
+/// Index of an activation tensor in a graph: 0 is the input, the others are outputs of nodes.
 using Value = std::size_t;
 inline constexpr Value kNoValue = ~Value{0};
 
@@ -103,13 +103,13 @@ struct SumNode {};
 struct ActivationNode {
   ActivationSpec activation;
 };
-/// Drops elements with probability `p` in training. `number` is the layer's index among the
-/// dropouts.
+/// Drops elements with probability `p` in training. `number` is the layer's index among the dropout
+/// layers.
 struct DropoutNode {
   std::int64_t number;
   double p;
 };
-/// Produces images of one pixel, with the elements in the order of PyTorch's flatten.
+/// Produces one-pixel images whose channels are in the order of PyTorch's flatten.
 struct FlattenNode {};
 struct MaxPoolNode {
   PoolingShape shape;
@@ -118,8 +118,8 @@ struct AveragePoolNode {
   PoolingShape shape;
 };
 
-/// One pass over activations: a layer and the layers fused with it. Batch norms and sums can have a
-/// residual.
+/// One pass over activations: a layer and the layers fused with it. Only batch norms and sums can
+/// have a residual.
 struct GraphNode {
   std::variant<ConvolutionNode, BatchNormNode, SumNode, ActivationNode, DropoutNode, FlattenNode,
                MaxPoolNode, AveragePoolNode>
@@ -131,14 +131,13 @@ struct GraphNode {
   float limit = kNoLimit;  // upper limit of the ReLU after a batch norm
 };
 
-/// A network as nodes in the order of the forward pass. Adjacent layers are fused while it is
-/// built:
+/// A network as a list of nodes in forward order. Adjacent layers are fused as it is built:
 ///
 ///   Graph graph({1, 28, 28});
 ///   Value x = graph.add(ConvolutionNode{shape}, graph.input());
 ///   x = graph.add(ActivationNode{}, graph.add(BatchNormNode{1e-5, 0.1}, x));  // one node
 ///
-/// A linear layer is a convolution of images with one pixel, after a FlattenNode if they have more.
+/// A linear layer is a convolution of one-pixel images; larger images need a FlattenNode before it.
 class Graph {
  public:
   explicit Graph(const ValueShape& input) : shapes_{input}, is_shared_{true} {}
@@ -153,8 +152,7 @@ class Graph {
     const ValueShape& shape = shape_of(in);
     return append(node, in, {shape.elements(), 1, 1});
   }
-  /// ReLU and max pooling commute; after pooling there are fewer elements, so the ReLU is moved
-  /// there.
+  /// ReLU and max pooling commute, so a preceding ReLU is applied after pooling, to fewer elements.
   Value add(const MaxPoolNode& node, Value in) {
     GraphNode* const before = open_node<ConvolutionNode>(in);
     const bool relu = before != nullptr && std::exchange(before->relu, false);
@@ -179,7 +177,7 @@ class Graph {
     node->relu = true;
     return in;
   }
-  /// Adds two values. If one is computed by the last node, a batch norm, the sum is fused with it.
+  /// Adds two values. If the last node is a batch norm that computes one of them, fuses the sum.
   Value add_sum(Value in, Value residual) {
     for (const auto& [computed, added] : {std::pair{in, residual}, std::pair{residual, in}}) {
       GraphNode* const node = open_node<BatchNormNode>(computed);
@@ -190,8 +188,7 @@ class Graph {
     return append(SumNode{}, in, shape_of(in), residual);
   }
 
-  /// Declares that several nodes use this value: no more layers are fused with the node that
-  /// computes it.
+  /// Declares that several nodes read this value, so no further layers are fused into its node.
   void share(Value value) { is_shared_[value] = true; }
 
   const std::vector<GraphNode>& nodes() const { return nodes_; }
@@ -206,8 +203,8 @@ class Graph {
     nodes_.push_back({kind, in, shapes_.size() - 1, residual});
     return nodes_.back().out;
   }
-  /// Returns the last node if it is of one of these kinds, computes the value and may be fused with
-  /// others, else null.
+  /// Returns the last node if it is of one of these kinds, computes the value and can still be
+  /// fused with the next layer; otherwise null.
   template <class... Kinds>
   GraphNode* open_node(Value value) {
     if (nodes_.empty() || nodes_.back().out != value || is_shared_[value]) return nullptr;

@@ -22,7 +22,7 @@ struct ArenaError : std::bad_alloc {
   const char* what() const noexcept override { return "no memory for the activations of a batch"; }
 };
 
-/// Memory divided into fixed parts, initially zero.
+/// Zero-initialized memory, divided into fixed parts.
 template <class Element>
 class Arena {
  public:
@@ -49,7 +49,7 @@ class Arena {
     std::ranges::find(reused_, offset, &ReusedPart::offset)->in_use = false;
   }
   void allocate() {
-    // calloc writes no zeros to fresh pages, which the threads that use them touch first.
+    // calloc does not write to fresh pages, so each is first touched by the thread that uses it.
     const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), 1);
     std::size_t space = bytes + kPage;
     memory_.reset(std::calloc(1, space));
@@ -77,12 +77,12 @@ class Arena {
 };
 
 /// Tensors of a convolution: weights, bias and destination buffers for their gradients, which have
-/// the layout of the weights.
+/// the same layouts.
 template <class Element>
 struct ConvolutionTensors {
   const Element* weight;
-  const Element* bias;                 // null: none
-  Element* weight_gradient = nullptr;  // null: frozen; the same below
+  const Element* bias;                 // null if there is none
+  Element* weight_gradient = nullptr;  // null if frozen; likewise below
   Element* bias_gradient = nullptr;
 };
 
@@ -116,14 +116,14 @@ class GraphExecutor {
 
   std::int64_t capacity() const { return max_blocks_ * kImages; }  // images
 
-  /// These set the tensors of a node, by its index in the graph, for the next passes.
+  /// These set the tensors of a node, given its index in the graph, for the next passes.
   void set(std::size_t node, const ConvolutionTensors<Element>& tensors) {
     states_.at(node).weights = tensors;
   }
   void set(std::size_t node, const BatchNormTensors& tensors) {
     states_.at(node).batch_norm->set_tensors(tensors);
   }
-  /// Synchronizes batch norms.
+  /// Synchronizes all batch norms over the ranks.
   void set_sum_over_ranks(const SumOverRanks& sum) {
     for (State& state : states_) {
       if (state.batch_norm) state.batch_norm->set_sum_over_ranks(sum);
@@ -134,10 +134,11 @@ class GraphExecutor {
   /// until the end of the backward pass.
   void set_sample_seeds(const std::int64_t* seeds) { sample_seeds_ = seeds; }
 
-  // Images, outputs and gradients outside the executor are plain: [image][y][x][channel].
+  // Images, outputs and gradients outside the executor have the plain layout
+  // [image][y][x][channel].
 
   /// Computes the output for a batch. With `training`, batch norms use batch statistics and update
-  /// the running ones.
+  /// the running statistics.
   void forward(const Element* images, const BatchSize& batch, bool training) {
     batch_ = batch;
     training_ = training;
@@ -164,7 +165,7 @@ class GraphExecutor {
     const Value last = states_.back().node.out;
     to_plain(last, value(last), output);
   }
-  /// Begins the backward pass of the last `forward` in training.
+  /// Begins the backward pass of the last `forward`.
   void begin_backward(const Element* output_gradient) {
     has_gradient_.assign(graph_.values(), false);
     needs_gradient_.assign(has_gradient_.size(), false);
@@ -180,8 +181,8 @@ class GraphExecutor {
     from_plain(output_gradient, last, gradient(last));
     backward_reached_ = states_.size();
   }
-  /// Continues the backward pass down to this node, writing the gradients of trained parameters on
-  /// the way.
+  /// Continues the backward pass down to this node, writing the gradients of trained parameters
+  /// along the way.
   void backward_to(std::size_t node) {
     while (backward_reached_ > node) {
       State& state = states_[--backward_reached_];
@@ -209,9 +210,9 @@ class GraphExecutor {
     std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
     State* norm_before = nullptr;  // batch norm whose output gradient this convolution completes
     std::optional<BlockedBatchNorm<Element>> batch_norm;
-    bool has_gradient_sums = false;  // in this backward pass, for the batch norm
+    bool has_gradient_sums = false;  // the batch norm's, in this backward pass
     std::optional<PoolingPlan> pooling;
-    std::size_t maxima = 0;  // offset of the maxima's positions in windows
+    std::size_t maxima = 0;  // offset in maxima_
   };
 
   void plan_nodes() {
@@ -241,8 +242,8 @@ class GraphExecutor {
     scratch_offset_ = gradients_.add(scratch);
     sums_offset_ = sums_.add(sums);
   }
-  /// The backward pass needs all values; without it, a value is live until the last node that uses
-  /// it.
+  /// The backward pass needs all values; without one, a value is live until the last node that
+  /// reads it.
   void plan_values() {
     std::vector<std::size_t> last_taken(graph_.values(), states_.size());
     for (std::size_t i = 0; i < states_.size() && passes_ == Passes::kForward; ++i) {
@@ -306,8 +307,7 @@ class GraphExecutor {
   Element* gradient(Value v, std::int64_t block = 0) const {
     return gradients_.at(gradient_offsets_[v]) + block * block_size(v);
   }
-  /// Returns whether the gradient of a value is requested or needed for that of a trained
-  /// parameter.
+  /// Returns whether a value's gradient is requested, or needed for a trained parameter's gradient.
   bool needs_gradient(Value v) const { return v != kNoValue && needs_gradient_[v]; }
   std::int64_t block_size(Value v) const {
     return graph_.shape_of(v).template block_size<Element>();
@@ -326,7 +326,7 @@ class GraphExecutor {
                         images + block * kImages * shape.elements());
     });
   }
-  /// Adds the result that `compute(block, to)` writes to the gradient of a value.
+  /// Adds the result of `compute(block, to)` to the gradient of a value.
   template <class Compute>
   void contribute(Value v, const Compute& compute) {
     if (!needs_gradient(v)) return;
@@ -340,7 +340,7 @@ class GraphExecutor {
     });
   }
 
-  /// Also accumulates the statistics of the batch norm that follows, if any.
+  /// Also accumulates the statistics of `next`, the batch norm that follows, unless null.
   void convolve(State& state, BlockedBatchNorm<Element>* next) {
     const GraphNode& node = state.node;
     const ValueShape& out = graph_.shape_of(node.out);
@@ -456,7 +456,7 @@ class GraphExecutor {
       add_to_residual(node);
     }
   }
-  /// Activations, dropout, flattens, pooling and sums: blocks are independent.
+  /// Computes activations, dropout, flattening, pooling and sums, whose blocks are independent.
   void compute_blocks(const State& state) {
     const GraphNode& node = state.node;
     batch_.for_each_block([&](std::int64_t block) {
@@ -511,7 +511,7 @@ class GraphExecutor {
     contribute(node.residual,
                [&](std::int64_t block, Element* to) { differentiate_relu(node, block, to); });
   }
-  /// Dropout is the same product forward and backward.
+  /// Dropout multiplies by the same factors in the forward and backward passes.
   void drop(const GraphNode& node, std::int64_t block, const Element* from, Element* to) const {
     const PixelRange range = pixels_of(node.out, block);
     if (!training_) return kernels_.relu_gradient(range, from, nullptr, to);  // copies

@@ -2,15 +2,15 @@
 
 #include <cstdint>
 
-/// The layout of activations, the kernels, and the plans that they execute. Plans are plain data,
-/// because the kernels' sources are compiled for specific CPUs.
+/// The activation layout, the kernels, and the plans that they execute. Plans are plain data,
+/// because the kernel sources are compiled for specific CPUs.
 namespace mnist_train::cpu_kernels {
 
 // Activations are stored as [block of 32 images][y][x][word][image][channel of a word]. A word is 4
-// bytes: one fp32 channel or two bf16 channels. Both types thus have the same strides. A word of 32
-// images is two AVX-512 vectors; 16 such words are two AMX tiles.
+// bytes: one fp32 channel or two bf16 channels. Both types thus have the same strides. One word of
+// all 32 images fills two AVX-512 vectors; 16 such words fill two AMX tiles.
 
-using Bf16Bits = std::uint16_t;  // the bits of a bf16
+using Bf16Bits = std::uint16_t;  // bit pattern of a bf16
 
 constexpr float value_of(float element) { return element; }
 constexpr float value_of(Bf16Bits element) {
@@ -18,7 +18,7 @@ constexpr float value_of(Bf16Bits element) {
 }
 
 inline constexpr std::int64_t kImages = 32;   // per block
-inline constexpr std::int64_t kMinParts = 8;  // of a batch, for threads
+inline constexpr std::int64_t kMinParts = 8;  // per batch, for threads
 
 /// Channels per word.
 template <class Element>
@@ -26,7 +26,7 @@ inline constexpr std::int64_t kDepth = 4 / sizeof(Element);
 /// Elements in one word for all images of a block.
 template <class Element>
 inline constexpr std::int64_t kWordSize = kImages* kDepth<Element>;
-/// Words of the images of one channel, if words hold images.
+/// Words per channel of a block, if words hold images instead of channels.
 template <class Element>
 inline constexpr std::int64_t kImageWords = kImages / kDepth<Element>;
 
@@ -49,7 +49,7 @@ struct ValueShape {
   bool operator==(const ValueShape&) const = default;
   std::int64_t pixels() const { return height * width; }
   std::int64_t elements() const { return channels * pixels(); }
-  /// Elements of one pixel for a block of images. `block_size`: of all pixels.
+  /// Elements per pixel in a block of images; `block_size` covers all pixels.
   template <class Element>
   std::int64_t pixel_size() const {
     return words<Element>(channels) * kWordSize<Element>;
@@ -66,33 +66,33 @@ struct Extent {
   std::int64_t height, width;
 };
 
-/// A convolution with weights [out][kernel.height][kernel.width][in], PyTorch's channels_last, or,
-/// if it is depthwise, with one input channel per output channel.
+/// A convolution. Its weights are [out][kernel.height][kernel.width][in] (PyTorch's channels_last);
+/// depthwise, it has one input channel per output channel.
 struct ConvolutionShape {
   ValueShape in, out;
   Extent kernel;
   Extent stride{1, 1};
-  Extent padding{0, 0};  // top and left; `out` implies the rest
+  Extent padding{0, 0};  // top and left; `out` determines the rest
   bool depthwise = false;
 
   /// Number of input channels that an output channel sums over.
   std::int64_t summed_channels() const { return depthwise ? 1 : in.channels; }
 };
 
-/// An input row or column, and the kernel row or column by which an output multiplies it.
+/// An input row or column, and the kernel row or column that multiplies it.
 struct Tap {
   std::int32_t in, kernel;
 };
 
-/// Adjacent input words that an output column multiplies with adjacent packed weights.
+/// Consecutive input words that are multiplied by consecutive packed weights for an output column.
 struct Run {
   std::int32_t in;     // column of the first word
-  std::int32_t words;  // of the inner dimension
+  std::int32_t words;  // along the inner dimension
   std::int32_t start;  // packed position of the weights for kernel row 0
   std::int32_t step;   // to the weights for the next row
 };
 
-/// Kernel columns that are packed consecutively, as required by some runs.
+/// Kernel columns that are packed consecutively, as some runs require.
 struct Sequence {
   std::int32_t start, step;   // as in Run
   std::int32_t first, count;  // kernel columns, `tap_kernel` apart
@@ -104,10 +104,10 @@ struct DepthwiseTile {
   std::int32_t first, count;
   std::int32_t in, kernel, taps;
 };
-inline constexpr int kMostColumns = 4;  // of a tile
+inline constexpr int kMostColumns = 4;  // per tile
 
-/// All tiles of a row; none unless depthwise. Columns of a tile are `out_step` apart, and their
-/// inputs `in_step`.
+/// All tiles of a row; empty unless depthwise. Successive columns of a tile are `out_step` apart in
+/// the output and `in_step` apart in the input.
 struct DepthwiseTiles {
   const DepthwiseTile* tiles;
   std::int64_t count;
@@ -115,21 +115,21 @@ struct DepthwiseTiles {
   std::int64_t words_at_once;
 };
 
-inline constexpr std::int64_t kWinogradPositions = 16;  // of a transformed tile
+inline constexpr std::int64_t kWinogradPositions = 16;  // per transformed tile
 
-/// How Winograd's algorithm computes a convolution. Sizes are in floats.
+/// Parameters of Winograd's algorithm for a convolution. Sizes are in floats.
 struct WinogradView {
-  std::int64_t at_once = 0;        // tiles of 2x2 outputs; 0: another algorithm computes it
+  std::int64_t at_once = 0;        // tiles of 2x2 outputs; 0: Winograd's algorithm is not used
   std::int64_t top = 0, left = 0;  // padding
-  std::int64_t position_size = 0;  // of a tile's transformed inputs
+  std::int64_t position_size = 0;  // distance between positions of a transformed tile
 
   std::int64_t tile_size() const { return kWinogradPositions * position_size; }
 };
 
-/// Sums of products of input words and weights: the forward pass of a convolution or, with the
-/// gradient of the output as `in`, the gradient of its input. Output row y sums over the taps
-/// rows[row_begin[y]] to rows[row_begin[y + 1]]; column x sums over runs in the same way or, if the
-/// convolution is depthwise, over the taps of a tile.
+/// Plan for the forward pass of a convolution or for its input gradient, in which `in` is the
+/// gradient of the output. For output row y, sums cover the taps rows[row_begin[y]] to
+/// rows[row_begin[y + 1]] (exclusive); for column x, they cover runs in the same way or, in a
+/// depthwise convolution, the taps of a tile.
 ///
 /// Weights are packed in words as [panel][position][row of the panel], or for AMX as
 /// [panel][position / 16][row][position % 16]. In depthwise convolutions a panel is a word of the
@@ -151,7 +151,7 @@ struct GatherView {
   DepthwiseTiles depthwise;
   WinogradView winograd;
 
-  /// Number of adjacent weights: channels of the layer's input.
+  /// Number of consecutive weights in memory: the layer's input channels.
   std::int64_t layer_inputs() const { return backward ? out.channels : in.channels; }
   /// Panels without padding rows.
   std::int64_t complete_panels() const { return out.channels / panel_rows; }
@@ -179,19 +179,19 @@ struct PackedPanels {
   bool in_place;
 };
 
-/// The rows and panels of a block's output to compute.
+/// The output rows and panels of a block to compute.
 struct GatherPart {
   std::int64_t block, row_begin, row_end, panel_begin, panel_end;
   float* scratch = nullptr;  // for the transformed inputs of Winograd's algorithm
 };
 
 /// Output rows of blocks `block_begin` to `block_end` whose products are summed in registers, and
-/// the layout of their factors in scratch memory, in elements; see weight_gradient_avx512.h. The
+/// the layout of their factors in scratch memory (in elements); see weight_gradient_avx512.h. The
 /// first factor is copied only for bf16.
 struct GradientBand {
   std::int64_t block_begin, block_end, row_begin, row_end;
-  bool replaces = false;  // overwrites the sums instead of adding to them
-  bool writes = false;    // writes the sums to the weight gradient: last band
+  bool replaces = false;  // first band: overwrites the sums instead of adding to them
+  bool writes = false;    // last band: writes the sums to the weight gradient
 
   std::int64_t in_begin = 0, in_rows = 0;  // input rows that the output rows need
   std::int64_t a_pixel = 0, a_block = 0;
@@ -199,9 +199,9 @@ struct GradientBand {
   std::int64_t left = 0, right = 0;  // padding pixels in the second factor
   std::int64_t b_begin = 0;          // follows the copy of the first factor
   std::int64_t scratch = 0;          // total size
-  std::int64_t copied_rows = 0;      // per block: of the input and, for bf16, the gradient
+  std::int64_t copied_rows = 0;      // per block, of the input and, for bf16, of the gradient
 
-  // For Winograd's algorithm, the factors are transformed tiles.
+  // Used by Winograd's algorithm, whose factors are transformed tiles.
   std::int64_t tiles = 0;
   std::int64_t a_begin = 0;
   std::int64_t a_position = 0, b_position = 0;
@@ -211,7 +211,7 @@ struct GradientBand {
 
 inline constexpr std::int64_t kImageGradientRows = 4;  // rows of sums if vectors hold images
 
-/// The gradient of weights, as sums [kernel row][output][column]. Column kx * column_run + c
+/// Layout of the weight gradient, as sums [kernel row][output][column]. Column kx * column_run + c
 /// belongs to kernel column kx and channel c.
 struct WeightGradientView {
   ConvolutionShape shape;
@@ -228,17 +228,17 @@ struct WeightGradientView {
   /// Rows of sums in a tile.
   std::int64_t tile_rows() const { return by_amx ? 2 * panel_rows : panel_rows; }
   std::int64_t tiles_of_row() const { return ceil_divide(rows, tile_rows()); }
-  /// Number of rows of tiles; each belongs to one kernel row.
+  /// Number of tile rows, each of which belongs to one kernel row.
   std::int64_t tile_count() const { return shape.kernel.height * tiles_of_row(); }
 };
 
-/// Operands of the gradient of the weights. Pointers refer to block 0.
+/// Operands of the weight gradient. Pointers refer to block 0.
 template <class Element>
 struct WeightGradientOperands {
   std::int64_t blocks;
   const Element* in;
   const Element* gradient;  // of the output
-  Element* scratch;         // for a band of both factors
+  Element* scratch;         // for both factors of a band
   float* sums;
   Element* weight_gradient;
 };
@@ -251,7 +251,7 @@ struct Band {
   const WeightGradientOperands<Element>& operands;
 };
 
-/// Lanes per weight in the gradient of a depthwise convolution; each sums part of the products.
+/// Partial sums per weight in the gradient of a depthwise convolution: one per lane.
 inline constexpr std::int64_t kLaneFloats = 16;
 
 template <class Element>
@@ -261,7 +261,7 @@ struct ConvolutionKernels {
                const PackedPanels<Element>& panels);
   void (*gather)(const GatherView& view, const BatchOperands<Element>& operands,
                  const PackedPanels<Element>& panels, const GatherPart& part);
-  /// Copies rows `begin` to `end` of a band's copied rows to its scratch memory.
+  /// Copies rows `begin` to `end` of a band's blocks() * copied_rows rows to its scratch memory.
   void (*rearrange)(const Band<Element>& band, std::int64_t begin, std::int64_t end);
   /// For Winograd's algorithm: transforms tiles `begin` to `end` of a rearranged band into the
   /// factors of `tiles`.
@@ -269,26 +269,26 @@ struct ConvolutionKernels {
                           std::int64_t end);
   /// Computes tile rows `begin` to `end` of a rearranged band.
   void (*add_products)(const Band<Element>& band, std::int64_t begin, std::int64_t end);
-  /// For Winograd's algorithm: transforms the sums of `tiles` to the gradient of outputs `begin` to
-  /// `end`.
+  /// For Winograd's algorithm: transforms the sums of `tiles` into the weight gradient of outputs
+  /// `begin` to `end`.
   void (*transform_sums)(const WeightGradientView& tiles,
                          const WeightGradientOperands<Element>& operands, std::int64_t begin,
                          std::int64_t end);
-  /// Computes the sums for output words of a depthwise convolution, in the order of its packed
-  /// weights. `view` is the view of the forward pass. The scratch memory has kLaneFloats floats per
-  /// weight.
+  /// Computes the weight gradient's sums for output words of a depthwise convolution, in the order
+  /// of its packed weights. `view` is that of the forward pass. The scratch memory has kLaneFloats
+  /// floats per weight.
   void (*depthwise_gradient)(const GatherView& view,
                              const WeightGradientOperands<Element>& operands,
                              std::int64_t word_begin, std::int64_t word_end);
 };
 
-// Kernels of other layers. Each call computes part of one block of images, so that threads can
-// split blocks and a band of rows just computed is still in the cache.
+// Kernels for other layers. Each call processes part of one block of images, so that threads can
+// split blocks, and rows can be processed while they are still cached.
 
 /// Consecutive pixels of a block. Per-channel constants and sums have `padded_channels` elements.
 struct PixelRange {
   std::int64_t pixels, channels;
-  std::int64_t images;  // samples in the block; padding images do not count in sums
+  std::int64_t images;  // samples in the block; sums exclude padding images
 
   template <class Element>
   std::int64_t padded_channels() const {
@@ -310,10 +310,10 @@ struct ActivationSpec {
   }
 };
 
-/// `limit` of an unlimited ReLU.
+/// `limit` of a ReLU without an upper limit.
 inline constexpr float kNoLimit = __builtin_inff();
 
-/// y = min(limit, relu((x - mean) * scale + bias + residual)); everything after the bias is
+/// y = min(limit, relu((x - mean) * scale + bias + residual)); residual, ReLU and limit are
 /// optional.
 template <class Element>
 struct NormalizeOperands {
@@ -327,8 +327,8 @@ struct NormalizeOperands {
   Element* y;
 };
 
-/// The gradient of the input of a normalization: with g = dy if 0 < y < limit or y is null,
-/// otherwise 0, dx = scale * g + slope * (x - mean) + offset. dx may be any of the other tensors.
+/// Input gradient of a normalization: dx = scale * g + slope * (x - mean) + offset, with g = dy if
+/// 0 < y < limit or y is null, otherwise 0. dx may alias any of the other tensors.
 template <class Element>
 struct NormalizeGradientOperands {
   const Element* dy;
@@ -340,17 +340,17 @@ struct NormalizeGradientOperands {
   const float* offset;
   float limit;
   Element* dx;
-  Element* residual;  // receives g unless null; may be dy
+  Element* residual;  // receives g unless null; may alias dy
 };
 
 /// Constants of the dropout hash: Chris Wellons's lowbias32
-/// (https://nullprogram.com/blog/2018/07/31/) of the element's index, with one key added before it
-/// and another XORed after it.
+/// (https://nullprogram.com/blog/2018/07/31/) of the element's index times kIndexFactor plus one
+/// key, XORed with another key.
 inline constexpr std::uint32_t kIndexFactor = 0x9e3779b1;
 inline constexpr std::uint32_t kHashFactor1 = 0x7feb352d;
 inline constexpr std::uint32_t kHashFactor2 = 0x846ca68b;
 
-/// Returns the key of a dropout layer, which is mixed into the lower keys of images.
+/// Returns the key of a dropout layer, which is XORed into the low keys of the images.
 constexpr std::uint32_t dropout_key(std::int64_t number) {
   std::uint32_t bits = static_cast<std::uint32_t>(number) * kIndexFactor + 1;
   bits = (bits ^ (bits >> 16)) * kHashFactor1;
@@ -370,8 +370,8 @@ struct Dropout {
   float scale;  // for kept elements
 };
 
-/// Returns the dropout with probability `p` for layer `number` and `count` samples with these
-/// seeds.
+/// Returns the parameters of dropout layer `number` with probability `p` for `count` samples with
+/// these seeds.
 inline Dropout make_dropout(std::int64_t number, double p, const std::int64_t* seeds,
                             std::int64_t count) {
   Dropout dropout{};
@@ -385,11 +385,11 @@ inline Dropout make_dropout(std::int64_t number, double p, const std::int64_t* s
   return dropout;
 }
 
-/// An element of a window.
+/// A tap in a PoolingView.
 struct WindowTap {
   std::int64_t offset;    // of its pixel
   std::int32_t position;  // in the window
-  float scale;            // for averages: one over the number of elements
+  float scale;            // for averages: 1 / number of elements
 };
 
 /// Pooling: pixel i has taps `begin[i]` to `begin[i + 1]` (exclusive). In the forward pass, pixels
@@ -403,12 +403,12 @@ struct PoolingView {
 
 template <class Element>
 struct LayerKernels {
-  /// Adds per-channel sums of x - shift to `sums`, followed by sums of its squares.
+  /// Adds per-channel sums of x - shift and of its square to `sums` [2][padded channels].
   void (*add_statistics)(const PixelRange& range, const Element* x, const float* shift,
                          double* sums);
   void (*normalize)(const PixelRange& range, const NormalizeOperands<Element>& operands);
-  /// Adds per-channel sums of g (see NormalizeGradientOperands), followed by sums of g * (x - mean)
-  /// unless x is null.
+  /// Adds per-channel sums of g (see NormalizeGradientOperands) and, unless x is null, of g * (x -
+  /// mean) to `sums`, laid out as in `add_statistics`.
   void (*add_gradient_sums)(const PixelRange& range, const Element* dy, const Element* y,
                             const Element* x, const float* mean, float limit, double* sums);
   /// Writes zeros for padding images.
@@ -424,10 +424,10 @@ struct LayerKernels {
   /// `differentiates_output`, otherwise x.
   void (*activation_gradient)(const PixelRange& range, const ActivationSpec& activation,
                               const Element* dy, const Element* value, Element* dx);
-  /// The range must cover all pixels. Also computes the gradient.
+  /// Applies dropout, forward or backward. The range must cover all pixels.
   void (*drop)(const PixelRange& range, const Dropout& dropout, const Element* x, Element* y);
 
-  /// Stores the position of each maximum in its window to `chosen`, one byte per element: 255 if
+  /// Also stores each maximum's position in its window in `chosen`, one byte per element: 255 if
   /// `relu` and no element is positive. As in PyTorch, ties go to the first element.
   void (*max_pool)(const PoolingView& view, const Element* x, bool relu, Element* y,
                    std::uint8_t* chosen);
@@ -436,19 +436,19 @@ struct LayerKernels {
   void (*average_pool)(const PoolingView& view, const Element* x, Element* y);
   void (*average_pool_gradient)(const PoolingView& view, const Element* dy, Element* dx);
 
-  /// Reorders images like PyTorch's flatten. `unflatten`: the inverse.
+  /// Reorders images like PyTorch's flatten; `unflatten` is the inverse.
   void (*flatten)(const ValueShape& shape, const Element* images, Element* vectors);
   void (*unflatten)(const ValueShape& shape, const Element* vectors, Element* images);
 
   /// These convert one block from and to plain images [image][y][x][channel]; `from_plain` sets
-  /// images after `count` to zero.
+  /// images beyond `count` to zero.
   void (*from_plain)(const ValueShape& shape, const Element* images, std::int64_t count,
                      Element* block);
   void (*to_plain)(const ValueShape& shape, const Element* block, std::int64_t count,
                    Element* images);
 };
 
-/// All kernels for elements of one type.
+/// All kernels for one element type.
 template <class Element>
 struct KernelTable {
   ConvolutionKernels<Element> convolution;

@@ -12,7 +12,7 @@
 namespace mnist_train::cpu_kernels::avx512 {
 
 inline constexpr std::int64_t kLanes = 16;  // words per vector
-inline constexpr int kVectors = 2;          // per word for all images of a block
+inline constexpr int kVectors = 2;          // per word, for all images of a block
 
 inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
@@ -30,7 +30,7 @@ template <int First, int Step, int Last, class Action>
   action.template operator()<First>();
 }
 
-/// A vector of words as fp32: one vector per channel of a word.
+/// A vector of words converted to fp32: one vector per channel of a word.
 template <class Element>
 struct Values {
   __m512 of[kDepth<Element>];
@@ -57,7 +57,7 @@ template <class Element>
                                                            const Values<Element>& c) {
   return map([](__m512 x, __m512 y, __m512 z) { return _mm512_fmadd_ps(x, y, z); }, a, b, c);
 }
-/// Broadcasts constants of the channels of a word.
+/// Broadcasts the per-channel constants of a word.
 template <class Element>
 [[gnu::always_inline]] inline Values<Element> broadcast(const float* of_channels) {
   Values<Element> values;
@@ -142,7 +142,7 @@ inline void transpose(Block& rows) {
   }
 }
 
-/// Maximum rows of two vectors of sums: 28 of 32 registers.
+/// Maximum number of rows of two vectors of sums, which take 28 of the 32 registers.
 inline constexpr int kMostRows = 14;
 
 /// Factors of a product: word k of row m of `a` is at a + m * a_row + k * a_step; the vectors of
@@ -207,9 +207,9 @@ struct Results {
   const Element* addend;
   bool relu;
   Element* out;
-  std::int64_t rows;  // of results
+  std::int64_t rows;  // number of rows
 
-  /// Stores the sums of the word beginning at `row`.
+  /// Stores the sums of the word that starts at `row`.
   [[gnu::always_inline]] void store(std::int64_t row, int vector, Values<Element> sums) const {
     const std::int64_t at = row * kImages + vector * kVectorSize<Element>;
     if (addend != nullptr) sums = sums + load_words(addend + at);
@@ -218,9 +218,9 @@ struct Results {
   }
 };
 
-// Plain tensors in memory, with one element per channel.
+// Access to plain tensors, with one element per channel.
 
-/// Returns the mask of the first channels among 16 words.
+/// Returns a mask of the first `channels` channels in 16 words.
 inline __mmask32 first_elements(std::int64_t channels) {
   return channels >= 2 * kLanes ? ~__mmask32{0} : (__mmask32{1} << channels) - 1;
 }
@@ -240,7 +240,7 @@ inline void store_channels(__m512i words, Bf16Bits* to, std::int64_t channels) {
 }
 
 /// Loads a word for each of up to 16 adjacent columns. A word's channels are `step` elements apart;
-/// `channels` remain, and missing ones are zeros.
+/// only `channels` are left, and missing ones are read as zeros.
 inline __m512i load_columns(const float* from, std::int64_t /*step*/, std::int64_t columns,
                             std::int64_t channels) {
   return _mm512_maskz_loadu_epi32(channels > 0 ? first_lanes(columns) : __mmask16{0}, from);
@@ -260,8 +260,8 @@ inline void store_columns(__m512i words, Bf16Bits* to, std::int64_t columns) {
   _mm256_mask_storeu_epi16(to, first_lanes(columns), _mm512_cvtepi32_epi16(words));
 }
 
-/// AMX registers of 16 rows of 64 bytes. Inline assembly, because GCC's intrinsics do not declare
-/// which memory they access.
+/// AMX registers with 16 rows of 64 bytes. Uses inline assembly, because GCC's intrinsics do not
+/// declare which memory they access.
 namespace amx {
 
 template <int Register>
@@ -287,8 +287,8 @@ void multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sums), "i"(A), "i"(B));
 }
 
-/// Configures the registers during its lifetime: 0 to 3 hold sums, 4 and 5 rows of the first
-/// factor, 6 and 7 pairs of the second factor.
+/// Configures the registers for its lifetime: 0 to 3 hold sums, 4 and 5 hold rows of the first
+/// factor, and 6 and 7 hold pairs of the second factor.
 class Registers {
  public:
   Registers() {
@@ -317,7 +317,7 @@ struct Sums {
     if constexpr (A == 2) amx::set_to_zero<2>();
     if constexpr (A == 2 && B == 2) amx::set_to_zero<3>();
   }
-  /// Adds the product of the registers at `a` and `a2` with the registers at `b`.
+  /// Adds the products of the tiles at `a` and `a2` with the tiles at `b`.
   static void add(const void* a, const void* a2, std::int64_t a_row, const void* b,
                   std::int64_t b_row) {
     load<4>(a, a_row);

@@ -7,11 +7,10 @@
 /// Layers other than convolutions and activations.
 namespace mnist_train::cpu_kernels::avx512 {
 
-// Batch norm, residual sums and dropout: passes over pixels with per-channel constants or
-// sums.
+// Batch norm, residual sums and dropout: passes over pixels with per-channel constants or sums.
 
-/// A vector of words of a range: its offset, first channel, pixel, half of the images (`v`), and
-/// the mask of images that are samples.
+/// Position of a vector of words in a range: offset, first channel, pixel, half of the images
+/// (`v`), and the mask of images that are not padding.
 struct Place {
   std::int64_t offset, channel, pixel;
   int v;
@@ -33,9 +32,9 @@ template <class Element, class Action>
   }
 }
 
-inline constexpr std::int64_t kSumPixels = 64;  // pixels whose sums are added in fp32
+inline constexpr std::int64_t kSumPixels = 64;  // pixels that are summed in fp32
 
-/// Adds the sums of W words, starting at a pixel and channel.
+/// Adds the sums of W words over up to kSumPixels pixels, starting at this pixel and channel.
 template <class Element, int Count, int W, class Add>
 void sum_words(const PixelRange& range, std::int64_t pixel, std::int64_t channel, const Add& add,
                double* sums) {
@@ -118,13 +117,13 @@ void normalize(const PixelRange& range, const NormalizeOperands<Element>& operan
       });
 }
 
-/// Returns the lanes of the mask in which y is above 0 and below the limit, or NaN.
+/// Returns the mask's lanes in which 0 < y < limit or y is NaN.
 inline __mmask16 inside(__mmask16 mask, __m512 y, float limit) {
   const __mmask16 positive = _mm512_mask_cmp_ps_mask(mask, y, _mm512_setzero_ps(), _CMP_NLE_UQ);
   return _mm512_mask_cmp_ps_mask(positive, y, _mm512_set1_ps(limit), _CMP_NGE_UQ);
 }
 
-/// Loads a gradient; zero in lanes whose output is not between 0 and the limit.
+/// Loads a gradient, with zeros for padding images and, unless y is null, outside of 0 < y < limit.
 template <class Element>
 [[gnu::always_inline]] inline Values<Element> load_gradient(const Element* dy, const Element* y,
                                                             const Place& at,
@@ -224,7 +223,7 @@ void drop(const PixelRange& range, const Dropout& dropout, const Element* x, Ele
 /// Calls `action(offset, offset in the pixel, first tap, end of taps)` for each vector of words.
 template <class Element, class Action>
 [[gnu::always_inline]] inline void for_each_window(const PoolingView& view, const Action& action) {
-  const PoolingView v = view;  // stores of vectors do not modify a local copy
+  const PoolingView v = view;  // a local copy, which vector stores cannot modify
   for (std::int64_t pixel = 0; pixel < v.pixels; ++pixel) {
     const WindowTap* const taps = v.taps + v.begin[pixel];
     const WindowTap* const end = v.taps + v.begin[pixel + 1];
@@ -318,8 +317,8 @@ void average_pool_gradient(const PoolingView& view, const Element* dy, Element* 
 
 // Conversion to and from plain images, and flattening.
 
-/// Up to 16 words of an image: of the channels of a pixel or, in an image of one channel, of
-/// adjacent pixels.
+/// Up to 16 words of an image: channels of one pixel or, in a single-channel image, adjacent
+/// pixels.
 struct PlainRun {
   std::int64_t plain, block;  // offsets
   std::int64_t elements, words;
@@ -398,8 +397,8 @@ inline void copy_channel(const Bf16Bits* from, std::int64_t from_channel, Bf16Bi
   }
 }
 
-/// Reorders images like PyTorch's flatten, or `Back`. In a flattened vector, a channel of a pixel
-/// has the index `channel * pixels + pixel`. The destination is written in its order.
+/// Reorders images like PyTorch's flatten or, with `Back`, does the inverse. In a flattened vector,
+/// a channel of a pixel has the index `channel * pixels + pixel`. Writes are sequential.
 template <class Element, bool Back>
 void reorder(const ValueShape& shape, const Element* from, Element* to) {
   constexpr std::int64_t kD = kDepth<Element>;

@@ -4,16 +4,16 @@
 
 #include "cpu_kernels/lanes_avx512.h"
 
-/// Gradients of the weights of convolutions: products summed over pixels and images. The first
-/// factor is the gradient of the output as [y][x][channel][image]. The second factor is the input
-/// as [y][x][image][channel] or, if there are too few channels to fill vectors, as
+/// Weight gradients of convolutions: products summed over pixels and images. The first factor is
+/// the output gradient as [y][x][channel][image]. The second factor is the input as
+/// [y][x][image][channel] or, if there are too few channels to fill vectors, as
 /// [y][image][x][channel] with zero padding, so that the channels of adjacent pixels are adjacent.
-/// For bf16, a word in both factors is a pair of images of one channel. If even the merged channels
-/// do not fill vectors, the second factor is [y][x][channel][image] with the same padding, and sums
-/// are vectors of images.
+/// For bf16, each word of both factors holds one channel of two images. If even the merged channels
+/// do not fill vectors, the second factor is [y][x][channel][image] with the same padding, and
+/// vectors of sums hold images.
 namespace mnist_train::cpu_kernels::avx512 {
 
-/// Splits interleaved pairs of channels of 32 images: all images of the first, then of the second.
+/// Splits interleaved pairs of channels of 32 images into a vector for each of the two channels.
 struct PairSplitter {
   __m512i even, odd;
 
@@ -92,7 +92,7 @@ void transpose_row(const ConvolutionShape& s, const GradientBand& band, const El
   }
 }
 
-/// Rows of each block are first those of the input, then those of the gradient.
+/// The rows to copy in each block are the input's, followed by the gradient's.
 template <class Element>
 void rearrange(const Band<Element>& band, std::int64_t begin, std::int64_t end) {
   const auto& [view, part, operands] = band;
@@ -126,9 +126,9 @@ void rearrange(const Band<Element>& band, std::int64_t begin, std::int64_t end) 
   }
 }
 
-// Sums of the products of bands, in AMX or AVX-512 registers.
+// Sums of products over bands, in AMX or AVX-512 registers.
 
-/// Outputs and columns of a kernel row, and the pixels of an output row over which they sum.
+/// A tile of sums: outputs and columns of a kernel row, with the rows and pixels to sum over.
 template <class Element>
 struct GradientTile {
   const Band<Element>& band;
@@ -143,7 +143,7 @@ struct GradientTile {
   float* sums() const {
     return band.view.sums_of(band.operands.sums, ky) + row * sums_step() + column;
   }
-  /// Writes `height` rows of `count` sums to the gradient of the weights.
+  /// Writes `height` rows of `count` sums to the weight gradient.
   void write(const float* sums, std::int64_t height, std::int64_t count) const {
     const WeightGradientView& view = band.view;
     const std::int64_t channels = view.shape.in.channels;
@@ -200,8 +200,8 @@ class AmxGradient {
   const GradientTile<Element>& tile_;
 };
 
-/// Sums of M outputs and V vectors of columns. Registers sum over few pixels, because errors grow
-/// with the number of consecutive additions.
+/// Sums of M outputs and V vectors of columns. Registers accumulate only a few pixels, because
+/// rounding errors grow with the number of consecutive additions.
 template <class Element, int M, int V>
 class RegisterGradient {
  public:
@@ -248,7 +248,8 @@ class RegisterGradient {
   alignas(64) float of_band_[M * kWidth] = {};
 };
 
-/// Sums of 4 outputs and up to 16 columns in vectors of images. Registers sum over a row of pixels.
+/// Sums of 4 outputs and up to 16 columns in vectors of images. Registers accumulate a row of
+/// pixels.
 class ImageGradient {
  public:
   explicit ImageGradient(const GradientTile<float>& tile) : tile_(tile) {}
@@ -317,7 +318,7 @@ class ImageGradient {
   __m512 of_band_[kRows][kLanes] = {};
 };
 
-/// Adds the products of a band.
+/// Adds the products of a band to a tile.
 template <class Gradient, class Element>
 [[gnu::noinline]] void add_tile(const GradientTile<Element>& tile) {
   const GradientBand& band = tile.band.part;
@@ -353,7 +354,7 @@ void choose_add_tile(const GradientTile<Element>& tile, int vectors) {
   });
 }
 
-/// Computes `rows` rows of tiles of one kernel row.
+/// Computes `rows` tile rows of one kernel row.
 template <class Element>
 void add_tile_rows(const GradientTile<Element>& first, std::int64_t rows) {
   const WeightGradientView& view = first.band.view;

@@ -5,13 +5,13 @@
 #include "cpu_kernels/lanes_avx512.h"
 
 /// Winograd's F(2x2, 3x3) algorithm (Lavin and Gray, https://arxiv.org/abs/1509.09308) for 3x3
-/// convolutions with stride 1 in fp32: 16 products instead of 36 for a tile of 2x2 outputs.
-/// Weights, inputs and sums are transformed along both axes.
+/// convolutions with stride 1 in fp32. It needs 16 products instead of 36 for a tile of 2x2
+/// outputs. Weights, inputs and sums are transformed along both axes.
 namespace mnist_train::cpu_kernels::avx512 {
 
-inline constexpr std::int64_t kTileRows = 4;  // and columns: of transformed tiles
+inline constexpr std::int64_t kTileRows = 4;  // rows and columns of a transformed tile
 
-/// Transforms the weights of three taps along an axis to four positions, `step` vectors apart.
+/// Transforms the weights of three taps along an axis into four positions, `step` vectors apart.
 inline void transform_weights(const __m512 (&of)[3], __m512* to, std::int64_t step) {
   const __m512 half = _mm512_set1_ps(0.5F);
   const __m512 outer = (of[0] + of[2]) * half;
@@ -21,7 +21,7 @@ inline void transform_weights(const __m512 (&of)[3], __m512* to, std::int64_t st
   to[2 * step] = outer - middle;
   to[3 * step] = of[2];
 }
-/// Transforms the weights of 3x3 taps, each a block, to 4x4 positions. `reversed`: the last first.
+/// Transforms 3x3 taps, each a block, into 4x4 positions; `reversed` starts with the last tap.
 inline void transform_weights(const Block* taps, std::int64_t channel, bool reversed, __m512* to) {
   const auto tap = [&](int i) { return _mm512_castsi512_ps(taps[reversed ? 8 - i : i][channel]); };
   __m512 rows[kTileRows * 3];
@@ -41,10 +41,10 @@ inline void transform_weights(const Block* taps, std::int64_t channel, bool reve
   c = third;
 }
 
-/// The 4x4 inputs of a tile, the first at (y, x), which may be outside the image.
+/// The 4x4 inputs of a tile, the first at (y, x). Some may be outside the image.
 struct TileInputs {
-  __mmask16 masks[kWinogradPositions];  // zero for those outside
-  std::int64_t row, pixel;              // steps in floats
+  __mmask16 masks[kWinogradPositions];  // zero for inputs outside the image
+  std::int64_t row, pixel;              // distances in floats
 
   TileInputs(const ValueShape& in, std::int64_t y, std::int64_t x, std::int64_t row_step,
              std::int64_t pixel_step)
@@ -56,7 +56,7 @@ struct TileInputs {
       masks[i] = is_there ? 0xffff : 0;
     }
   }
-  /// Transforms a vector of each input, the first at `from`, to positions `step` floats apart.
+  /// Transforms one vector per input, the first at `from`, into positions `step` floats apart.
   template <bool IsInside>
   [[gnu::always_inline]] void transform(const float* from, float* to, std::int64_t step) const {
     constexpr int kSide = kTileRows;
@@ -80,7 +80,7 @@ struct TileInputs {
   }
 };
 
-/// Transforms the inputs of the tile at output (y, x) of a block to [position][channel][image].
+/// Transforms the inputs of the tile at output (y, x) of a block into [position][channel][image].
 template <bool IsInside>
 [[gnu::noinline]] void transform_tile(const GatherView& view, const float* block, std::int64_t y,
                                       std::int64_t x, float* to) {
@@ -95,8 +95,8 @@ template <bool IsInside>
   }
 }
 
-/// Transforms sums [position][M rows][image] back and stores the `height` x `width` outputs of a
-/// tile that are in the image.
+/// Transforms sums [position][M rows][image] into the outputs of a tile, and stores the `height` x
+/// `width` outputs that are inside the image.
 template <int M>
 void store_tile(const float* sums, const float* bias, std::int64_t rows,
                 const Results<float>* results, int height, int width) {
@@ -192,7 +192,7 @@ inline void gather_by_tiles(const GatherView& view, const BatchOperands<float>& 
   }
 }
 
-// The gradient of the weights.
+// Weight gradient.
 
 /// Transforms the gradients of two outputs along an axis.
 inline void transform_gradients(__m512 first, __m512 second, __m512* to, std::int64_t step) {
@@ -202,7 +202,7 @@ inline void transform_gradients(__m512 first, __m512 second, __m512* to, std::in
   to[3 * step] = _mm512_setzero_ps() - second;
 }
 
-/// Transforms the gradient of a tile at output (y, x) to [position][channel][image].
+/// Transforms the gradient of the tile at output (y, x) into [position][channel][image].
 inline void transform_gradient_tile(const Band<float>& band, const GradientBand& tiles,
                                     std::int64_t y, std::int64_t x, float* to) {
   const ValueShape& out = band.view.shape.out;
@@ -229,7 +229,7 @@ inline void transform_gradient_tile(const Band<float>& band, const GradientBand&
   }
 }
 
-/// Transforms the rearranged inputs of a tile at output (y, x) to [position][image][channel].
+/// Transforms the rearranged inputs of the tile at output (y, x) into [position][image][channel].
 inline void transform_input_tile(const Band<float>& band, const GradientBand& tiles, std::int64_t y,
                                  std::int64_t x, float* to) {
   const auto& [view, part, operands] = band;
@@ -262,7 +262,7 @@ void transform_tiles(const Band<Element>& band, const GradientBand& tiles, std::
   }
 }
 
-/// Transforms four sums along an axis to those of three taps.
+/// Transforms four sums along an axis into the sums of three taps.
 inline void transform_sums(const __m512* of, std::int64_t step, __m512* to) {
   const __m512 half = _mm512_set1_ps(0.5F);
   const __m512 middle = (of[step] + of[2 * step]) * half;
@@ -271,8 +271,8 @@ inline void transform_sums(const __m512* of, std::int64_t step, __m512* to) {
   to[2 * step] = middle + of[3 * step];
 }
 
-/// Transforms the sums of products over tiles to the gradient of the weights of outputs `begin` to
-/// `end`; see ConvolutionKernels.
+/// Transforms the sums of products over tiles into the weight gradient of outputs `begin` to `end`;
+/// see ConvolutionKernels.
 template <class Element>
 void transform_sums(const WeightGradientView& tiles,
                     const WeightGradientOperands<Element>& operands, std::int64_t begin,
