@@ -30,7 +30,7 @@ SharedLibrary load() {
       library.error());
 }
 
-/// Makes the event mark all work that the calling thread has submitted to its GPU so far.
+/// Records the event after all work that the calling thread has submitted to its GPU so far.
 void record(c10::Event& event, at::Device device) {
   event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
@@ -40,7 +40,7 @@ void record(c10::Event& event, at::Device device) {
 void show_waits_on(launch::RankStatus* status) { waiting_status = status; }
 
 void wait_until(const std::function<bool()>& has_reached) {
-  constexpr double kSpin_s = 50e-6;  // a sleep takes as long and would delay short waits
+  constexpr double kSpin_s = 50e-6;  // a sleep takes as long, which would delay short waits
   constexpr std::chrono::microseconds kPause(50);
   if (has_reached()) return;
   const launch::WaitScope waiting(waiting_status, launch::Wait::kDevice);

@@ -55,9 +55,9 @@ class KernelModule {
                       std::span<const KernelArgument> arguments) = 0;
 };
 
-/// Sets, for the whole process, the status that shows waits for the GPU in `wait_until`,
-/// `synchronize` and `to_host`; null for none. These functions have no timeout, even if the GPU
-/// does not respond or a captured collective waits for a lost rank: the watcher of the status (the
+/// Sets, for the whole process, the status in which `wait_until`, `synchronize` and `to_host` show
+/// that they wait for the GPU; null for none. These functions have no timeout, even if the GPU does
+/// not respond or a captured collective waits for a lost rank: the watcher of the status (the
 /// launcher or a thread of this rank) ends the process.
 void show_waits_on(launch::RankStatus* status);
 
@@ -84,7 +84,7 @@ class RunAheadLimit {
   at::Device device_;
   int steps_;
   int launched_ = 0;                // since `last_` was recorded
-  std::optional<c10::Event> last_;  // none on a CPU; the same for `next_`
+  std::optional<c10::Event> last_;  // none on a CPU; likewise `next_`
   std::optional<c10::Event> next_;
 };
 

@@ -85,7 +85,7 @@ std::string nccl_version() {
 class CudaGraph : public accelerator::DeviceGraph {
  public:
   void capture(const std::function<void()>& work) override try {
-    // Work of other threads (NCCL's watchdog, the checkpoint writer) is not captured.
+    // Work from other threads (NCCL's watchdog, the checkpoint writer) is not captured.
     graph_.capture_begin(*pool_, cudaStreamCaptureModeThreadLocal);
     try {
       work();
@@ -107,8 +107,8 @@ class CudaGraph : public accelerator::DeviceGraph {
  private:
   using Pool = const c10::MempoolId_t;
 
-  /// Returns the memory shared by all graphs of a process, which are replayed one at a time and
-  /// leave nothing in it. LibTorch's allocator refuses a pool whose graphs are all gone.
+  /// Returns the memory pool shared by all graphs of a process, which are replayed one at a time
+  /// and keep no data in it. LibTorch's allocator refuses a pool whose graphs are all gone.
   static std::shared_ptr<Pool> shared_pool() {
     static std::weak_ptr<Pool> last;
     std::shared_ptr<Pool> pool = last.lock();

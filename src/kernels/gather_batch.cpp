@@ -18,7 +18,7 @@ GatheredRows gather_rows(const BatchSamples& samples) {
   const std::int64_t row_bytes =
       samples.rows.stride(0) * static_cast<std::int64_t>(samples.rows.element_size());
   const std::int64_t unit = bytes_at_once(row_bytes, {samples.rows, made.images});
-  // Blocks per sample and threads per block. Each part counts its arrival if positions advance.
+  // Blocks per sample and threads per block. If positions advance, each block counts its arrival.
   constexpr std::int64_t kUnitsPerThread = 4;
   constexpr std::int64_t kMostParts = 8;
   const std::int64_t units = row_bytes / unit;

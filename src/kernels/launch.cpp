@@ -11,9 +11,9 @@ namespace mnist_train::kernels {
 
 namespace {
 
-/// Kernels of this process, which computes on one device.
+/// The kernels of this process, which uses a single device.
 struct InUse {
-  std::unique_ptr<accelerator::KernelModule> compiled;  // null: none
+  std::unique_ptr<accelerator::KernelModule> compiled;  // null if none
   at::Device device = at::kCPU;
   at::Tensor arrived;  // [kArrivedBlocks] i32
 };

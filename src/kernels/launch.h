@@ -13,7 +13,7 @@
 namespace mnist_train::kernels {
 
 inline constexpr unsigned kWarp = 32;      // threads
-inline constexpr unsigned kThreads = 256;  // per block, unless a kernel needs another number
+inline constexpr unsigned kThreads = 256;  // per block, unless a kernel requires a different number
 
 /// Returns the CUDA C++ source of all kernels: the files of gpu/ concatenated, starting with the
 /// prelude.
@@ -30,7 +30,7 @@ unsigned* arrived_blocks();
 
 inline std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Returns the number of blocks of `kThreads` threads that contain at least this many threads.
+/// Returns the number of blocks of `kThreads` threads needed for this many threads.
 inline unsigned blocks_for(std::int64_t threads) {
   return static_cast<unsigned>(ceil_divide(threads, kThreads));
 }
@@ -45,7 +45,7 @@ inline bool is_f32_or_bf16(const at::Tensor& tensor) {
 }
 
 /// Returns how many bytes a thread can access at once: the largest power of two, at most 16, that
-/// divides a row of `row_bytes` and the addresses of the tensors, of which some may be undefined.
+/// divides `row_bytes` and the addresses of all tensors that are defined.
 inline std::int64_t bytes_at_once(std::int64_t row_bytes,
                                   std::initializer_list<at::Tensor> tensors) {
   std::int64_t bits = row_bytes | 16;

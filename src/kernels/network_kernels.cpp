@@ -12,7 +12,7 @@
 #include "kernels/launch.h"
 #include "kernels/operations.h"
 
-/// Launches of the network and loss kernels, and their gradients for autograd.
+/// Launches the network and loss kernels, and defines their gradients for autograd.
 namespace mnist_train::kernels {
 
 using torch::autograd::AutogradContext;
@@ -35,12 +35,12 @@ void softmax_loss(const at::Tensor& logits, const Targets& targets, double smoot
 namespace {
 
 constexpr at::MemoryFormat kChannelsLast = at::MemoryFormat::ChannelsLast;
-constexpr unsigned kPoolThreads = 512;     // per block of the backward pass, at most
+constexpr unsigned kPoolThreads = 512;     // per block in the backward pass, at most
 constexpr unsigned kMostPoolBlocks = 264;  // two per multiprocessor of an H100
 
 bool is_planar(const at::Tensor& pooled) { return !pooled.is_contiguous(kChannelsLast); }
 
-/// Returns the number of adjacent channels per thread: as many as one access can have.
+/// Returns the number of adjacent channels per thread: as many as one memory access can hold.
 unsigned channels_per_thread(std::int64_t channels, const at::Tensor& values,
                              const at::Tensor& others) {
   const std::int64_t bytes = values.element_size();
@@ -144,8 +144,8 @@ struct RowTiles {
     row_slots = kTiledThreads / ceil_divide(groups, tile_count);
   }
 
-  /// Returns the number of blocks per tile: at most `most` over all tiles, with at least
-  /// `rows_of_thread` rows per thread.
+  /// Returns the number of blocks per tile, so that all tiles together have at most `most` blocks
+  /// and each thread has at least `rows_of_thread` rows, if possible.
   std::int64_t blocks(std::int64_t most, std::int64_t rows_of_thread) const {
     return std::max<std::int64_t>(
         std::min<std::int64_t>(rows / (row_slots * rows_of_thread), most / tiles), 1);
@@ -234,7 +234,7 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     const at::Tensor of_x = needs_x ? empty_in_rows(x) : at::Tensor();
     const at::Tensor of_weight = at::empty_like(weight);
     const at::Tensor of_bias = at::empty_like(bias);
-    const at::Tensor of_sum = y.defined() ? empty_in_rows(x) : dy;  // and of the residual
+    const at::Tensor of_sum = y.defined() ? empty_in_rows(x) : dy;  // also of the residual
     at::Tensor of_convolution_bias;                                 // zeros
     if (context->saved_data["lacks_bias"].toBool()) {
       of_convolution_bias = at::empty({x.size(1)}, x.options());
@@ -317,8 +317,8 @@ at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const
 
 namespace {
 
-/// Writes the output of a depthwise convolution for x or, if `is_gradient`, the gradient of x for
-/// the gradient of the output.
+/// Writes the output of a depthwise convolution of `read` or, if `is_gradient`, the input gradient,
+/// given the output gradient `read`.
 void launch_depthwise(const Depthwise& layer, const at::Tensor& read, const at::Tensor& weight,
                       bool is_gradient, const at::Tensor& written) {
   const RowTiles tiles(written, {read});

@@ -10,9 +10,9 @@
 
 namespace mnist_train::kernels {
 
-/// Compiles the kernels and uses them on this GPU, on which the calling thread computes. Call
-/// before the first step; takes several seconds of CPU time unless the kernels are in the user's
-/// cache. Throws Error(kRunFailed) if they cannot be compiled.
+/// Compiles the kernels and uses them on this GPU, the calling thread's current device. Call before
+/// the first step; takes several seconds of CPU time unless the kernels are in the user's cache.
+/// Throws Error(kRunFailed) if they cannot be compiled.
 void prepare(at::Device device);
 
 /// Uses compiled kernels on this device, or none if null.
@@ -25,7 +25,7 @@ bool are_used(at::Device device);
 struct Targets {
   at::Tensor labels;           // [N] i64
   at::Tensor other_labels{};   // [N] i64; like `weights`, undefined unless samples are mixed
-  at::Tensor weights{};        // [N] f32, of `labels`
+  at::Tensor weights{};        // [N] f32 weights of `labels`
   at::Tensor class_weights{};  // [classes] f32; if undefined, all are 1
 };
 
@@ -39,8 +39,8 @@ bool can_softmax_loss(const at::Tensor& logits);
 void softmax_loss(const at::Tensor& logits, const Targets& targets, double smoothing, double scale,
                   const at::Tensor& gradient, const at::Tensor& sums);
 
-/// Weights that an optimizer step updates. Tensors are on one device and contiguous. On GPUs, n and
-/// h are multiples of 4, and tensors are aligned to 4 elements.
+/// Tensors of an optimizer step, contiguous and on one device. On GPUs, n and h are multiples of 4,
+/// and tensors are aligned to 4 elements.
 struct WeightUpdate {
   at::Tensor values;          // [n] f32
   at::Tensor gradients;       // [n] f32
@@ -68,7 +68,7 @@ struct AdamRule {
   bool decoupled = false;
   at::Tensor average;         // [n] f32, of the gradients
   at::Tensor square_average;  // [n] f32, of the squared gradients
-  at::Tensor steps;           // scalar f32: number of earlier steps, which the update increments
+  at::Tensor steps;           // scalar f32: number of previous steps, incremented by the update
 };
 
 using UpdateRule = std::variant<SgdRule, AdamRule>;
@@ -89,16 +89,16 @@ bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
 /// undefined. The output is channels_last or, if `planar`, contiguous.
 at::Tensor relu_max_pool(const at::Tensor& images, const at::Tensor& bias, bool planar);
 
-/// Samples of a batch. All tensors are contiguous and on one GPU.
+/// The samples to gather into a batch. All tensors are contiguous and on one GPU.
 struct BatchSamples {
   std::int64_t count;      // samples in the batch
   at::Tensor rows;         // [samples, ...]: images of any type
   at::Tensor labels;       // [samples] i64
   at::Tensor order;        // [n] i64 sample indices
-  at::Tensor seeds{};      // [n] i64 in that order; undefined if not needed
-  at::Tensor positions{};  // [count] i64, in that order; undefined: consecutive ones from `first`
+  at::Tensor seeds{};      // [n] i64 in the same order; undefined if not needed
+  at::Tensor positions{};  // [count] i64, in `order`; if undefined, consecutive from `first`
   std::int64_t first = 0;
-  std::int64_t advance = 0;  // added to all of `positions` after reading them
+  std::int64_t advance = 0;  // added to all `positions` after they are read
 };
 
 /// A gathered batch.
@@ -120,7 +120,7 @@ struct BatchNormParameters {
   at::Tensor batches;  // scalar i64: number of batches in the running statistics
   double epsilon;
   double momentum;                   // weight of a batch in the running statistics
-  at::Tensor convolution_bias = {};  // [C] of x's type, omitted from x; undefined: none
+  at::Tensor convolution_bias = {};  // [C] of x's type, omitted from x; undefined if none
 };
 
 /// Returns whether the kernels can normalize x: fp32 or bf16, [N,C] or channels_last [N,C,H,W],
@@ -130,20 +130,20 @@ bool can_normalize(const at::Tensor& x, const at::Tensor& residual);
 
 /// Returns `relu(batch_norm(x + convolution_bias) + residual)` in training mode; ReLU, residual and
 /// bias are optional. Updates the running statistics; the bias affects only the running mean, and
-/// its gradient is zeros. See gpu/batch_norm.cu.
+/// its gradient is zero. See gpu/batch_norm.cu.
 at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
                       const at::Tensor& residual, bool relu);
 
-/// Activation functions after a linear layer whose derivative can be computed from their output.
+/// Activations that may follow a linear layer. Their derivatives are computed from their outputs.
 enum class LinearFunction { kRelu, kTanh };
 
 /// Returns whether the kernel can compute the gradients of a linear layer with this input [N,I],
-/// weight [O,I] and bias [O], followed by an activation. Requires a bias, and all tensors fp32 or
-/// all bf16.
+/// weight [O,I] and bias [O], followed by an activation. Requires a bias and one type, fp32 or
+/// bf16, for all tensors.
 bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// Returns the activation of `linear(x, weight, bias)`, for which the kernel computes the gradients
-/// of the activation and the bias in one launch.
+/// Returns the activation of `linear(x, weight, bias)`. In the backward pass, a single launch
+/// computes the gradients of the activation's input and of the bias.
 at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& bias);
 
@@ -154,9 +154,9 @@ struct Depthwise {
   std::int64_t padding = 0;
 };
 
-/// Returns whether the kernels can convolve x [N,C,H,W] with this contiguous weight
-/// [C,1,kernel,kernel]: both fp32 or both bf16, kernels of 3x3 or 5x5 with less padding than that,
-/// at most 13,056 channels and 2^31 - 1 values.
+/// Returns whether the kernels can convolve x [N,C,H,W] with this weight [C,1,kernel,kernel]. Both
+/// must be fp32 or both bf16, the weight contiguous, the kernel 3x3 or 5x5, and the padding less
+/// than the kernel; x may have at most 13,056 channels and 2^31 - 1 values.
 bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight);
 
 /// Returns the output [N,C,H',W'] for channels_last x, in the same format. See gpu/depthwise.cu.

@@ -19,7 +19,7 @@ unsigned blocks_of(const at::Tensor& flat) {
   return std::clamp(blocks_for(ceil_divide(flat.numel(), kPack)), 1U, kMostBlocks);
 }
 
-/// Launches a kernel with the arguments shared by all rules, followed by its own.
+/// Launches a kernel with the arguments common to all rules, followed by the rule's own.
 template <class... Arguments>
 void launch_update(const char* name, const WeightUpdate& update, const Arguments&... own) {
   const std::int64_t copied = update.bf16_copy.defined() ? update.bf16_copy.numel() : 0;

@@ -1,5 +1,5 @@
 // Depthwise convolution of channels_last images [N,H,W,C] with weights [C,K,K]. With stride d and
-// padding p, and zeros outside of the images
+// padding p, and zeros outside the images,
 //     y[n,i,j,c] = sum over r, s of x[n,d*i+r-p,d*j+s-p,c] * w[c,r,s]
 //     dx[n,i,j,c] = sum over r, s of dy[n,(i+p-r)/d,(j+p-s)/d,c] * w[c,r,s], if d divides both
 //     dw[c,r,s] = sum over n, i, j of dy[n,i,j,c] * x[n,d*i+r-p,d*j+s-p,c].
@@ -8,14 +8,14 @@
 constexpr unsigned kTileChannels = 64;  // at most, see row_tiles.cu
 constexpr unsigned kMaxElements = 25;   // of a kernel
 
-/// Sizes of the images whose positions are the rows of a RowTile, and of those that are read.
+/// Sizes of the images whose pixels are the rows of a RowTile, and of the images that kernels read.
 struct DepthwiseSizes {
   int height, width;
   int read_height, read_width;
   int stride, padding;
 };
 
-/// Position of a row in its image, and the index of the image.
+/// The pixel that corresponds to a row, and the index of its image.
 struct RowPosition {
   __device__ RowPosition(int64 row, const DepthwiseSizes& sizes) {
     const auto index = static_cast<unsigned>(row);
@@ -98,8 +98,8 @@ __device__ inline void depthwise(const RowTile<size>& tile, const T* read, const
   }
 }
 
-/// Writes row `blockIdx.x % kernel` of the gradient of the weights. `partial_sums` is [blocks per
-/// tile, kernel, kernel, channels]; `arrived` has one counter per tile and row.
+/// Writes row `blockIdx.x % kernel` of the weight gradient. `partial_sums` is [blocks per tile,
+/// kernel, kernel, channels]; `arrived` has one counter per tile and row.
 template <class T, int size, int kernel>
 __device__ inline void sum_depthwise(const RowTile<size>& tile, const T* x, const T* dy,
                                      const DepthwiseSizes& sizes, T* gradient, float* partial_sums,

@@ -1,5 +1,5 @@
-// Gathers a batch from samples in device memory: the image as it is stored, the label and the seed
-// at each of `count` positions in an order of the samples. `parts` blocks share a sample.
+// Gathers a batch from samples in device memory: the image as stored, the label and the seed of the
+// sample at each of `count` positions in `order`. Each sample is copied by `parts` blocks.
 
 /// Returns the position of sample `i` of the batch.
 __device__ inline int64 position_of(const int64* positions, int64 first, int64 i) {

@@ -1,7 +1,7 @@
 // Gradient through the activation after a linear layer, z = x W^T + b and y = relu(z) or tanh(z):
 //     dz = dy if y > 0 or y is NaN, otherwise 0           (ReLU)
 //     dz = dy * (1 - y^2)                                 (tanh)
-//     db = sum over the rows of dz, rounded as it is stored.
+//     db = sum over the rows of dz, after dz is rounded to its type.
 // The gradients of W and x are matrix products with dz. Sources: torch.nn.functional.linear,
 // torch.relu and torch.tanh.
 

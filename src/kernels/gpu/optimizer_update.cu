@@ -5,16 +5,16 @@
 // Adam:  g = gradient + w * p,  m' = b1 * m + (1 - b1) * g,  v' = b2 * v + (1 - b2) * g^2,
 //        p' = p - a / (1 - b1^t) * m' / (sqrt(v') / sqrt(1 - b2^t) + epsilon)
 // AdamW: as Adam, but without w in g and with p * (1 - a * w) instead of p.
-// Then p' is rounded to the bf16 copy of the first weights, and the exponential moving average of
-// the weights is updated: e' = e + r * (p' - e). Sources: torch.optim.SGD (dampening 0), Adam and
-// AdamW (no amsgrad); ATen's _fused_sgd_ and _fused_adam_. 1 - b^t is computed with expm1 and log1p
-// to preserve its precision.
+// Then the first weights are rounded to their bf16 copy, and the exponential moving average of all
+// weights is updated: e' = e + r * (p' - e). Sources: torch.optim.SGD (dampening 0), Adam and AdamW
+// (no amsgrad); ATen's _fused_sgd_ and _fused_adam_. 1 - b^t is computed with expm1 and log1p to
+// preserve its precision.
 
 constexpr int kUpdated = 4;  // weights that a thread updates at once
 
 /// Buffers of an update, aligned to packs of kUpdated elements; `count` and `copied` are multiples
-/// of it. Null if unused: `copies` without bf16 weights, `averages` and `average_weight` without a
-/// moving average, `check` if nothing checks that the weights are finite.
+/// of kUpdated. Null if unused: `copies` without bf16 weights, `averages` and `average_weight`
+/// without a moving average, `check` if nothing checks that the weights are finite.
 struct Weights {
   float* values;
   const float* gradients;
@@ -131,7 +131,7 @@ extern "C" __global__ void update_by_sgd(float* values, const float* gradients, 
 }
 EXPORT_KERNEL(update_by_sgd)
 
-/// `steps` is the number of earlier steps, which the kernel increments.
+/// `steps` is the number of previous steps; the kernel increments it.
 extern "C" __global__ void update_by_adam(float* values, const float* gradients, int64 count,
                                           const float* learning_rate, bf16* copies, int64 copied,
                                           float* averages, const float* average_weight,

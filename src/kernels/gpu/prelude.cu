@@ -1,6 +1,6 @@
-// Helpers for all kernels. Kernels use only the subset of CUDA C++ that a C++ compiler accepts
-// after tests/support/grid/grid.h, so their arithmetic can be tested on CPUs. They include no
-// headers, because NVRTC has none.
+// Helpers for all kernels. Kernels use only the subset of CUDA C++ that a C++ compiler accepts if
+// tests/support/grid/grid.h is included first, so their arithmetic can be tested on CPUs. They
+// include no headers, because NVRTC has none.
 
 #ifndef EXPORT_KERNEL
 #define EXPORT_KERNEL(name)  // registers a kernel with the emulated grid of the tests

@@ -3,7 +3,7 @@
 //     y[n,i,j,c] = max(0, max over p, q in {0, 1} of x[n,2i+p,2j+q,c] + b[c])
 // The position 2p+q of the maximum is stored: the first one in case of a tie, or 4 if none is
 // positive. NaN counts as the largest value. Sums with the bias are first rounded to the type of x,
-// as if they were stored.
+// as if stored.
 //     dx[n,2i+p,2j+q,c] = dy[n,i,j,c] at that position, 0 elsewhere
 //     db[c] = sum over n, h, w of dx
 // An odd last row or column belongs to no window: its gradient is 0. Before a flatten, y and dy are
@@ -108,8 +108,8 @@ __device__ inline void pool_window(const PoolForward<T>& pool) {
   for (unsigned k = 0; k < size; ++k) planar[k * in.plane()] = out.values[k];
 }
 
-/// Writes the gradient of one window for `size` channels from `channel`, and adds it to `sums`.
-/// Windows include the incomplete ones at an odd last row or column.
+/// Writes the gradient of one window for `size` channels starting at `channel`, and adds it to
+/// `sums`. Windows include the incomplete ones at an odd last row or column.
 template <class T, int size>
 __device__ inline void spread_window(const PoolBackward<T>& pool, unsigned window, unsigned channel,
                                      float* sums) {
@@ -196,7 +196,7 @@ __device__ inline void spread_windows(const PoolBackward<T>& pool) {
     store(pool.partial_sums + blockIdx.x * in.channels + channel, sums);
   }
   if (pool.bias_gradient == nullptr || !is_last_block(pool.arrived)) return;
-  // The order does not depend on which block arrived last.
+  // The order of summation does not depend on which block arrived last.
   for (unsigned first = 0; first < groups; first += columns) {
     const unsigned channel = (first + column) * size;
     const bool works = row < rows && channel < in.channels;
@@ -212,8 +212,8 @@ __device__ inline void spread_windows(const PoolBackward<T>& pool) {
   }
 }
 
-/// In a kernel, calls a function with packs of `size_of_pack` channels: `size`, 4, 2 or 1. It
-/// divides the number of channels, and all addresses except the bias are aligned to that many.
+/// In a kernel, calls a function with packs of `size_of_pack` channels: `size`, 4, 2 or 1, which
+/// divides the number of channels. All addresses except that of the bias are aligned to packs.
 #define CALL_SIZED(function, T, size, pool)      \
   size_of_pack == size ? function<T, size>(pool) \
   : size_of_pack == 4  ? function<T, 4>(pool)    \

@@ -6,7 +6,7 @@ constexpr unsigned kMaxParts = 16;       // per sum
 
 /// The part of a matrix [rows, channels] that a thread processes. The channels are divided into
 /// tiles of at most 64, and the rows of a tile among `blocks` blocks. A block processes `row_slots`
-/// rows at once, and each of its threads `size` adjacent channels of one of them.
+/// rows at once, and each thread processes `size` adjacent channels of one row.
 template <int size>
 struct RowTile {
   /// `sharing` adjacent blocks process the same part.
@@ -35,7 +35,7 @@ struct RowTile {
 
   int64 rows;
   int64 stride;       // between rows
-  unsigned number;    // of the tile
+  unsigned number;    // index of the tile
   unsigned block;     // index among the tile's blocks
   unsigned blocks;    // blocks per tile
   unsigned groups;    // groups of `size` channels in the tile
@@ -47,14 +47,14 @@ struct RowTile {
   int64 step;        // to this thread's next row
 };
 
-/// In a kernel of a matrix, calls a function with the thread's part of it and with packs of `size`
-/// channels if `packed` is set, else with single ones.
+/// In a kernel over a matrix, calls a function with the thread's part, in packs of `size` channels
+/// if `packed` is set, otherwise in single channels.
 #define CALL_PACKED(function, T, size, ...)                                          \
   packed != 0 ? function<T, size>(RowTile<size>(rows, channels, tiles), __VA_ARGS__) \
               : function<T, 1>(RowTile<1>(rows, channels, tiles), __VA_ARGS__)
 
-/// Calls `use(row, read(row))` for every row of this thread. It reads `at_once` rows, chosen to fit
-/// into registers, before it uses them.
+/// Calls `use(row, read(row))` for every row of this thread. Reads `at_once` rows, which should fit
+/// into registers, before using them.
 template <int at_once, int size, class Read, class Use>
 __device__ inline void for_each_row(const RowTile<size>& tile, const Read& read, const Use& use) {
   int64 row = tile.row;

@@ -28,10 +28,10 @@ __device__ inline Largest largest_of_warp(Largest largest) {
   return largest;
 }
 
-/// Each warp computes one sample. `other_labels` and `weights` are null unless samples are mixed;
+/// Each warp processes one sample. `other_labels` and `weights` are null unless samples are mixed;
 /// `gradient` [samples, classes], which is multiplied by `scale`, is null if not needed. Adds the
-/// summed loss, the number of correct predictions (each label counts by its weight) and the number
-/// of samples to `sums` [3]. `partial_sums` is [blocks, 2].
+/// summed loss, the number of correct predictions (each label counts with its weight) and the
+/// number of samples to `sums` [3]. `partial_sums` is [blocks, 2].
 template <class T>
 __device__ inline void softmax_loss(const T* logits, const int64* labels, const int64* other_labels,
                                     const float* weights, int64 samples, int64 classes,
@@ -83,7 +83,7 @@ __device__ inline void softmax_loss(const T* logits, const int64* labels, const 
     partial_sums[2 * blockIdx.x + 1] = correct;
   }
   if (!is_last_block(arrived)) return;
-  // The order does not depend on which block arrived last.
+  // The order of summation does not depend on which block arrived last.
   float total_loss = 0;
   float total_correct = 0;
   for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) {
