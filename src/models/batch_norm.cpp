@@ -124,7 +124,7 @@ at::Tensor BatchNorm::forward_by_rows(const at::Tensor& x) {
     const at::Tensor rows = to_rows(x);
     const std::int64_t own_count = rows.size(0);
     const std::int64_t channels = rows.size(1);
-    // Squares around the local mean lose no digits; only their sums are shifted to the global mean.
+    // Squares around the local mean lose no precision; only sums are shifted to the global mean.
     const at::Tensor own_mean = rows.sum(0) / std::max<std::int64_t>(own_count, 1);
     const at::Tensor centred = rows - own_mean;
     const at::Tensor mean_64 = own_mean.to(at::kDouble);

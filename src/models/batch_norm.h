@@ -13,20 +13,20 @@ namespace mnist_train::models {
 using AllReduce = std::function<void(at::Tensor&)>;
 
 /// torch.nn.BatchNorm2d (momentum 0.1, epsilon 1e-5) with its state_dict: weight, bias,
-/// running_mean, running_var and num_batches_tracked, all but the last in fp32 for any type of
-/// activations. In fp32 on CPUs it sums more precisely than LibTorch's kernel, whose gradients are
-/// off by several percent for a ResNet-18.
+/// running_mean, running_var and num_batches_tracked, all but the last in fp32, whatever the type
+/// of the activations. In fp32 on CPUs it sums more precisely than LibTorch's kernel, whose
+/// gradients are off by several percent for a ResNet-18.
 class BatchNorm : public torch::nn::Module {
  public:
   /// `momentum` is the weight of the latest batch in the running statistics.
   explicit BatchNorm(std::int64_t channels, double epsilon = 1e-5, double momentum = 0.1);
 
-  /// Normalizes x [N,C,H,W] or [N,C]; in training mode with the statistics of the batch.
+  /// Normalizes x [N,C,H,W] or [N,C]; in training mode, with the batch's statistics.
   at::Tensor forward(const at::Tensor& x) { return forward_fused(nullptr, x, {}, false); }
-  /// Normalizes x or, given a convolution with a bias (else null), its output for x. Then adds the
-  /// residual, if defined, and optionally applies a ReLU; on a GPU one fused kernel does all three.
-  /// It handles the convolution's bias, which affects only the running mean and has a gradient of
-  /// exactly 0, so the convolution does not add it and no gradient is summed for it.
+  /// Normalizes x or, unless null, the output of `convolution`, which must have a bias. Then adds
+  /// the residual, if defined, and optionally applies a ReLU; on a GPU one fused kernel does all
+  /// three. The bias affects only the running mean and has a gradient of exactly 0, so this kernel
+  /// adds it to the mean, and no gradient is summed for it.
   at::Tensor forward_fused(torch::nn::Conv2dImpl* convolution, const at::Tensor& x,
                            const at::Tensor& residual, bool relu);
   /// From now on, sums training batch statistics and their gradients over the ranks. Every rank,

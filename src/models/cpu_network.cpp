@@ -55,7 +55,7 @@ struct NodeGradients {
   at::Tensor bias;
 };
 
-/// Layers as a graph of cpu_kernels/.
+/// Layers translated into a graph for cpu_kernels/.
 struct CpuGraph {
   Graph graph;
   std::vector<NodeTensors> nodes;  // with parameters
@@ -106,7 +106,7 @@ class Translator {
     return y;
   }
 
-  // cpu_kernels/ has neither dilation, nor groups of several channels, nor averages of padding.
+  // cpu_kernels/ has no dilation, no groups of several channels, and no padded average pooling.
 
   Value add(const settings::Conv2dLayer& layer, const SizedLayer& sized, Value x) {
     ConvolutionShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size)};
@@ -131,7 +131,7 @@ class Translator {
     return add_with_tensors(cpu_kernels::ConvolutionNode{shape}, sized, x);
   }
 
-  /// Becomes a convolution of images with one pixel.
+  /// A linear layer becomes a convolution of one-pixel images.
   Value add(const settings::LinearLayer&, const SizedLayer& sized, Value x) {
     const ConvolutionShape shape{graph_.shape_of(x), {sized.out.elements(), 1, 1}, {1, 1}};
     return add_with_tensors(cpu_kernels::ConvolutionNode{shape}, sized, x);
@@ -219,7 +219,7 @@ class Translator {
 CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropouts,
                    const ModuleOf& module_of) {
   const SampleShape& in = layers.front()->in;
-  // The elements of a vector fill the words in bf16; a grayscale image's channel fills only half.
+  // In bf16, a vector fills whole words; a grayscale image's channel would fill only half of each.
   const bool is_flat =
       !in.is_image || std::holds_alternative<settings::FlattenLayer>(layers.front()->kind);
   const ValueShape shape = is_flat ? ValueShape{in.elements(), 1, 1} : image(in);
@@ -238,14 +238,14 @@ CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropo
 }
 
 constexpr std::ptrdiff_t kFewestWeighted = 2;  // layers
-constexpr std::int64_t kFewImages = 4;         // too few for blocks of 32 if only forward
+constexpr std::int64_t kFewImages = 4;         // fewer do not pay in a forward-only pass
 
 template <class Element>
 Element* memory(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<Element*>(tensor.mutable_data_ptr()) : nullptr;
 }
 
-/// Returns x [N,C,H,W] in channels_last format or, if images of this shape are vectors, as [N,F].
+/// Returns x [N,C,H,W] in channels_last format or, if this shape has a single pixel, as [N,F].
 at::Tensor plain(const at::Tensor& x, const ValueShape& shape) {
   return shape.pixels() == 1 ? x.flatten(1).contiguous()
                              : x.contiguous(at::MemoryFormat::ChannelsLast);
@@ -259,7 +259,7 @@ at::Tensor destination(const at::Tensor& parameter, const at::Tensor& buffer) {
                                               parameter.options().requires_grad(false));
 }
 
-/// Executors for one type, planned when they are first used.
+/// Executors for one element type, planned when they are first used.
 template <class Element>
 using Executors = std::map<Passes, std::unique_ptr<GraphExecutor<Element>>>;
 
@@ -309,8 +309,8 @@ class PlannedNetwork {
   }
 
  private:
-  /// An autograd operation: nodes `begin` to `end`, counting those with parameters, and the
-  /// following ones up to the next stage. Empty tensors link the stages.
+  /// An autograd operation: nodes `begin` to `end`, indices into the nodes with parameters, and all
+  /// nodes up to the next stage. Empty tensors link the stages.
   class Stage : public torch::autograd::Function<Stage> {
    public:
     static at::Tensor forward(AutogradContext* context, const at::Tensor& before,
@@ -391,7 +391,7 @@ class PlannedNetwork {
     });
   }
 
-  /// Sets the tensors of all nodes, and where their gradients go if there is a backward pass.
+  /// Sets the tensors of all nodes and, if there is a backward pass, the destinations of gradients.
   template <class Element>
   void bind(GraphExecutor<Element>& executor, Passes passes) const {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
@@ -410,7 +410,7 @@ class PlannedNetwork {
                                     memory<Element>(wanted.weight), memory<Element>(wanted.bias)});
       }
     }
-    // Either all batch norms with batch statistics are synchronized or none.
+    // Either all batch norms with batch statistics are synchronized or none are.
     const auto synchronized = std::ranges::find_if(
         graph_.nodes, [](const NodeTensors& n) { return n.norm && n.norm->sum_over_ranks(); });
     if (synchronized == graph_.nodes.end()) return;

@@ -25,7 +25,7 @@ namespace mnist_train::models {
 
 namespace {
 
-/// Returns the reasons why any parameters cannot be trained, one per line.
+/// Returns the reasons why parameters cannot be trained, one per line; empty if all can.
 std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& parameters) {
   std::string found;
   std::map<const void*, std::string> names;
@@ -42,7 +42,7 @@ std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& param
   return found;
 }
 
-/// Returns the cause of an error in one line, without stack traces of LibTorch and TorchScript.
+/// Returns the cause of an error in one line, without the stack traces of LibTorch and TorchScript.
 std::string cause_of(const std::exception& error) {
   const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
   std::string text = from_torch != nullptr ? from_torch->what_without_backtrace() : error.what();
@@ -53,8 +53,8 @@ std::string cause_of(const std::exception& error) {
   return has_traces ? text.substr(text.rfind('\n') + 1) : text.substr(0, text.find('\n'));
 }
 
-/// An external network, with the names of its own state_dict. Derived classes register the tensors
-/// that the network's code uses, so these are trained in place.
+/// An external network that keeps the names in its own state_dict. Derived classes register the
+/// tensors that the network's code uses, so these are trained in place.
 class ExternalModel : public Model {
  public:
   at::Tensor forward(const at::Tensor& images) override {
@@ -142,7 +142,7 @@ void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
   }
 }
 
-/// Puts those modules of `script` in evaluation mode whose mirrors in `module` are in it.
+/// Switches each module of `script` to evaluation mode if its mirror in `module` is in that mode.
 void copy_evaluation_mode(const torch::nn::Module& module, torch::jit::Module script) {
   if (!module.is_training()) return script.eval();
   for (const auto& item : module.named_children()) {

@@ -36,7 +36,7 @@ at::Tensor mix(at::Tensor bits) {
   return bits.bitwise_xor(bits.bitwise_right_shift(16));
 }
 
-/// Returns how the kernels see a layer, if they may be able to compute it.
+/// Returns the kernels' description of a layer, or nullopt if they cannot compute it.
 std::optional<kernels::Depthwise> as_depthwise(const torch::nn::Conv2dImpl& layer,
                                                const at::Tensor& images) {
   const auto& options = layer.options;

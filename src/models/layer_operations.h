@@ -16,41 +16,41 @@
 #include "network/network.h"
 #include "settings/model_options.h"
 
-/// Activation functions, and layer operations that LibTorch does not have or computes with several
-/// GPU kernels; layers that cpu_kernels/ computes.
+/// Activation functions, layer operations that LibTorch lacks or computes with several GPU kernels,
+/// and networks that run on cpu_kernels/.
 namespace mnist_train::models {
 
 class GradientDestinations;
 
 /// An activation function in cpu_kernels/ and in LibTorch.
 struct ActivationFunction {
-  std::optional<cpu_kernels::ActivationSpec> engine;  // none: only LibTorch has it
+  std::optional<cpu_kernels::ActivationSpec> engine;  // nullopt if only LibTorch has it
   std::function<at::Tensor(const at::Tensor& x)> libtorch;
 };
 ActivationFunction activation_function(const settings::ActivationLayer& layer);
 
-/// Returns x [N,...] with each element set to 0 with probability `p` and the others divided by 1 -
-/// p. The decision is a hash of the sample's seed (`seeds` [N] i64), the dropout layer's index
-/// `layer` and the element's index, so it is independent of batch, device and layout. cpu_kernels/
-/// makes the same decisions.
+/// Returns x [N,...] with each element set to 0 with probability `p`, and kept elements divided by
+/// 1 - p. The decision is based on a hash of the sample's seed (`seeds` [N] i64), the dropout
+/// layer's index `layer` and the element's index, so it is independent of batch, device and layout.
+/// cpu_kernels/ makes the same decisions.
 at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int64_t layer,
                           double p);
 
-/// Returns the output of a linear layer with an activation. Values and gradients match LibTorch's
-/// up to rounding; on a GPU one kernel computes the gradients of activation and bias.
+/// Returns the output of a linear layer followed by an activation. Values and gradients match
+/// LibTorch's up to rounding; on a GPU one kernel computes the gradients of activation and bias.
 at::Tensor linear_activation(torch::nn::LinearImpl& layer, kernels::LinearFunction function,
                              const at::Tensor& x);
 
-/// Returns the output of a layer for images [N,C,H,W], with and without its bias. On a GPU our
-/// kernels compute depthwise convolutions without bias, as far as they can: cuDNN would compile
-/// code for each of them in every run.
+/// These return the output of a layer for images [N,C,H,W], with and without its bias. On a GPU,
+/// custom kernels compute depthwise convolutions without bias if they support them, because cuDNN
+/// would compile code for each of them in every run.
 at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 
 /// Returns `max_pool2d(relu(x + bias), 2)` [N,C,H/2,W/2] of x [N,C,H,W] and bias [C], which may be
 /// undefined; an odd last row or column is dropped. With `flatten`, returns vectors [N,C*H/2*W/2].
 /// Values and gradients match LibTorch's, including NaN, except that zeros are always +0. On a GPU
-/// one kernel, in fp32 or bf16, does it all and flattens without a copy.
+/// a single kernel, in fp32 or bf16, does all of this and flattens without a copy.
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias = {}, bool flatten = false);
 
 /// Returns `relu_max_pool(layer(images), {}, flatten)` of images [N,C,H,W]. On a GPU adding the
@@ -59,14 +59,14 @@ at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor
                                   bool flatten = false);
 
 /// Consecutive layers that cpu_kernels/ computes: as one autograd operation if gradients have
-/// destination buffers, else as one per layer with weights.
+/// destination buffers, otherwise as one operation per layer with weights.
 struct CpuNetwork {
   std::size_t layers = 0;  // number of leading layers computed; 0: none
   /// Returns the output for x [N,C,H,W] or [N,F], or an undefined tensor if LibTorch must compute
-  /// it: unless this CPU supports the instructions, convolutions have weights in channels_last
-  /// format, and x has the type of the weights, the planned shape and enough images. The backward
-  /// pass must precede the next `forward`; it writes gradients to `destinations`. With `training`,
-  /// applies dropout with `seeds` [N] i64. Collective if a batch norm is synchronized.
+  /// it because the CPU lacks the instructions, a convolution's weights are not channels_last, x
+  /// has an unexpected type or shape, or there are too few images. The backward pass must precede
+  /// the next `forward`; it writes gradients to `destinations`. With `training`, applies dropout
+  /// with `seeds` [N] i64. Collective if a batch norm is synchronized.
   std::function<at::Tensor(const at::Tensor& x, GradientDestinations& destinations, bool training,
                            const at::Tensor& seeds)>
       forward;
@@ -75,8 +75,8 @@ struct CpuNetwork {
 using ModuleOf =
     std::function<std::shared_ptr<torch::nn::Module>(const network::SizedLayer& sized)>;
 
-/// Returns the network for the longest possible run of leading layers; none if it has fewer than
-/// two layers with weights, too few to pay for converting input and output. `dropouts`: number of
+/// Returns the network for the longest possible run of leading layers, but none if fewer than two
+/// of them have weights, too few to pay for converting input and output. `dropouts`: number of
 /// dropout layers before `layers`.
 CpuNetwork make_cpu_network(std::span<const network::SizedLayer* const> layers,
                             std::int64_t dropouts, const ModuleOf& module_of);

@@ -118,7 +118,7 @@ class LayeredModel : public Model {
                const network::InitDefaults& defaults) {
     add_modules(*this, described.layers);
     for (const WeightedLayer& weighted : weighted_) initialize(weighted, init, defaults);
-    for (at::Tensor& parameter : parameters()) {  // as cpu_kernels/ reads them
+    for (at::Tensor& parameter : parameters()) {  // the format that cpu_kernels/ reads
       if (parameter.dim() != 4) continue;
       parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
     }
@@ -179,8 +179,8 @@ class LayeredModel : public Model {
     return std::make_shared<torch::nn::Conv2dImpl>(options);
   }
 
-  /// Creates the module of a gate or residual: with its lists of layers, or directly with the named
-  /// layers.
+  /// Creates the module of a gate or residual, which contains its lists of layers or, if `modules`
+  /// is not empty, the named layers directly.
   std::shared_ptr<torch::nn::Module> make_block(const SizedLayer& sized,
                                                 const std::vector<std::string>& modules) {
     auto block = std::make_shared<torch::nn::Module>();
@@ -211,8 +211,8 @@ class LayeredModel : public Model {
     return std::dynamic_pointer_cast<Impl>(made_.at(&sized));
   }
 
-  /// Returns the operation of a batch norm, the last of `layers`, and the convolution before it, if
-  /// any.
+  /// Returns the operation of the batch norm at the end of `layers` and of the convolution before
+  /// it, if any.
   auto batch_norm(Neighbours layers, bool relu) const {
     return
         [convolution = layers.size() == 2 ? made<torch::nn::Conv2dImpl>(*layers.front()) : nullptr,

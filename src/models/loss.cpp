@@ -26,7 +26,7 @@ struct SampleLoss {
   double correct = 0;
 };
 
-/// The target of a sample: `weight` counts for `label`, the rest for `other`.
+/// The target of a sample: `label` with this weight, and `other` with one minus the weight.
 struct SampleTarget {
   std::int64_t label;
   std::int64_t other;

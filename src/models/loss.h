@@ -15,19 +15,19 @@ struct BatchLoss {
 };
 
 /// Returns loss and correct predictions of logits [N,classes], with label smoothing and class
-/// weights as in torch.nn.CrossEntropyLoss. In the loss and in `correct`, then fp32, a mixed sample
-/// counts with its weight for its label and with one minus the weight for its other label.
+/// weights as in torch.nn.CrossEntropyLoss. In the loss and in `correct`, which is then fp32, a
+/// mixed sample counts with its weight for its label and one minus the weight for its other label.
 BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing = 0);
 
-/// Where a backward pass starts.
+/// The starting point of a backward pass.
 struct BackwardRoot {
   at::Tensor tensor;
-  at::Tensor gradient;  // like the tensor; undefined for 1
+  at::Tensor gradient;  // like the tensor; undefined means 1
 };
 
 /// Adds the summed loss, the number of correct predictions and the number of samples to `sums` [3]
 /// f32, and returns the root for a backward pass of the summed loss times `scale`. Without class
-/// weights one fused kernel computes everything: kernels/gpu/softmax_loss.cu, or one for CPUs.
+/// weights one fused kernel computes everything: kernels/gpu/softmax_loss.cu, or its CPU version.
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums);
 

@@ -21,12 +21,12 @@ namespace mnist_train::models {
 /// return a view of the buffer, which autograd adopts; other gradients are copied later.
 class GradientDestinations {
  public:
-  /// Sets the buffer for the parameter's next gradient, with its type and layout; undefined: none.
+  /// Sets the buffer for the parameter's next gradient, of its type and layout; undefined for none.
   void set(const at::Tensor& parameter, at::Tensor buffer) {
     buffers_[parameter.unsafeGetTensorImpl()] = std::move(buffer);
   }
-  /// Returns the buffer for the parameter's next gradient, only once: a second gradient of the same
-  /// parameter is added to the first. Undefined: allocate a new tensor.
+  /// Returns the buffer for the parameter's next gradient, but only once, because a second gradient
+  /// is added to the first. If undefined, the caller allocates a new tensor.
   at::Tensor take(const at::Tensor& parameter) {
     const auto found = buffers_.find(parameter.unsafeGetTensorImpl());
     return found == buffers_.end() ? at::Tensor() : std::exchange(found->second, {});
@@ -44,8 +44,8 @@ class Model : public torch::nn::Module {
   /// The log-softmax is part of the loss.
   virtual at::Tensor forward(const at::Tensor& images) = 0;
 
-  /// Returns whether the network's code is external. It may then use LibTorch's random generator
-  /// and behave differently in each step, which a CUDA graph would not reproduce.
+  /// Returns whether the network's code is external. It may then use LibTorch's random number
+  /// generator and behave differently in each step, which a CUDA graph would not reproduce.
   virtual bool is_external() const { return false; }
   /// Returns the names of the parameters that require no gradient.
   std::set<std::string> frozen_parameters() const;
@@ -98,7 +98,7 @@ std::shared_ptr<Model> make_model(const settings::ModelOptions& options,
 std::shared_ptr<Model> make_script_model(const std::filesystem::path& file,
                                          const network::ImageShape& shape);
 
-/// Loads a plug-in and returns its network, on the CPU, for images of this shape. It reads
+/// Loads a plug-in and returns its network, on the CPU, for images of this shape. The plug-in reads
 /// `options`, the text of a JSON object, and draws its initial weights from LibTorch's generator.
 /// Throws Error(kConfig) if the library, the options (all mistakes are listed) or the network is
 /// unusable.
@@ -107,8 +107,8 @@ std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
                                          const network::ImageShape& shape);
 
 /// Returns a model made of layers. Initial weights are first drawn as in PyTorch, layer by layer in
-/// the order of the state_dict; then layers with a different rule, from `init` or their own init,
-/// are drawn again.
+/// the order of the state_dict; then weights with a different rule, from `init` or the layer's own
+/// init, are drawn again.
 std::shared_ptr<Model> make_layered_model(const network::Network& described,
                                           const settings::InitOptions& init,
                                           const network::InitDefaults& defaults);

@@ -68,7 +68,7 @@ LayerList feed_forward(const std::vector<ConvolutionBlock>& blocks,
   return layers;
 }
 
-/// LeNet of Gluon's multi-device tutorial. Its default `init` is Xavier's.
+/// LeNet from Gluon's multi-device tutorial. Its default `init` is Xavier uniform.
 LayerList lenet(const settings::InitOptions& init) {
   LayerList layers = feed_forward({{6, 5}, {16, 3}}, {120, 84});
   if (init.name != settings::InitName::kDefault) return layers;
@@ -84,7 +84,7 @@ LayerList lenet(const settings::InitOptions& init) {
 }
 
 /// Two 3x3 convolutions with batch norm. With `stride` 2, the block halves the image, and the
-/// shortcut is a 1x1 convolution. The order of the modules is that of the book's class.
+/// shortcut is a 1x1 convolution. The modules are in the order of the book's class.
 Layer residual_block(std::int64_t channels, std::int64_t stride) {
   settings::ResidualLayer block;
   block.layers = {conv2d("conv1", channels, 3, /*padding=*/1, stride), batch_norm("bn1"), relu(),
@@ -212,8 +212,8 @@ LayerList torchvision_mobilenet_v2() {
           sequential("classifier", {dropout(0.2), linear("", std::nullopt)})};
 }
 
-/// Halves a side of images like TensorFlow, and returns the zero padding at its two ends: windows
-/// then cover the whole side. If the padding is odd, the extra zero is at the end.
+/// Halves one side of an image and returns the zero padding at its two ends, as TensorFlow's "SAME"
+/// padding does for stride 2. If the padding is odd, the extra zero is at the end.
 std::pair<std::int64_t, std::int64_t> halve(std::int64_t& side, std::int64_t kernel) {
   const std::int64_t half = (side + 1) / 2;
   const std::int64_t zeros = std::max<std::int64_t>((half - 1) * 2 + kernel - side, 0);
@@ -278,7 +278,7 @@ LayerList efficientnet_lite0(ImageShape images) {
 settings::LayerList layers_of(const settings::ModelOptions& options, const ImageShape& images) {
   if (options.layers) return *options.layers;
   switch (options.name) {
-    case ModelName::kNet:  // of PyTorch's MNIST example
+    case ModelName::kNet:  // from PyTorch's MNIST example
       return feed_forward({{20, 5}, {50, 5}}, {500});
     case ModelName::kMlp:
       return feed_forward({}, options.hidden, options.activation);

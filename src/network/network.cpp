@@ -18,7 +18,7 @@ using settings::text_of;
 constexpr std::int64_t kMaxLayers = 10'000;
 constexpr std::int64_t kMaxParameters = std::int64_t{1} << 33;
 constexpr std::int64_t kMaxParametersOfLayer = std::int64_t{1} << 31;
-constexpr std::int64_t kMaxElements = std::int64_t{1} << 31;  // of one image, between two layers
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 31;  // of a layer's output, per image
 
 /// Returns the product, or `most` + 1 if it exceeds `most`.
 std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::int64_t most) {
@@ -29,7 +29,7 @@ std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::i
   return product;
 }
 
-/// Returns the number of windows that slide over one side of an image, or nullopt if none fits.
+/// Returns the number of window positions along one side of an image, or nullopt if none fits.
 /// `padding` is the total of both ends. In ceil mode, the last window may extend beyond the padding
 /// but, as in PyTorch, no window starts in the padding after the last pixel.
 std::optional<std::int64_t> windows(std::int64_t side, std::int64_t kernel, std::int64_t stride,
@@ -42,7 +42,7 @@ std::optional<std::int64_t> windows(std::int64_t side, std::int64_t kernel, std:
   return is_beyond ? count - 1 : count;
 }
 
-/// Formats the reason like fmt::format.
+/// Throws LayerError with a reason formatted by fmt::format.
 template <class... Values>
 [[noreturn]] void fail(const SizedLayer& sized, fmt::format_string<Values...> reason,
                        Values&&... values) {
@@ -61,7 +61,7 @@ void require_images(const SizedLayer& sized) {
   fail(sized, "expects images [N,C,H,W], but gets {}", batch_text(sized.in));
 }
 
-/// Returns the number of weights, including `bias`.
+/// Returns the number of weights: the product of `factors`, plus `bias`.
 std::int64_t count_weights(const SizedLayer& sized, std::initializer_list<std::int64_t> factors,
                            std::int64_t bias) {
   const std::int64_t weights = bounded_product(factors, kMaxParametersOfLayer);
@@ -69,7 +69,7 @@ std::int64_t count_weights(const SizedLayer& sized, std::initializer_list<std::i
   fail(sized, "has more than {} weights for input {}", kMaxParametersOfLayer, batch_text(sized.in));
 }
 
-/// `padding`: total of both ends.
+/// Infers the output size of a sliding window. `padding` is the total of both ends.
 void slide(SizedLayer& sized, const ImageSize& kernel, const ImageSize& stride,
            const ImageSize& padding, const ImageSize& dilation, bool ceil_mode = false) {
   const SampleShape& in = sized.in;

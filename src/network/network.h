@@ -42,7 +42,7 @@ std::string batch_text(const SampleShape& shape);
 
 /// A layer with inferred sizes.
 struct SizedLayer {
-  settings::LayerKind kind;  // with numbers instead of "classes", without inner layers
+  settings::LayerKind kind;  // without inner layers; "classes" is replaced by the number
   std::string name;          // within its parent module
   std::string path;          // including its parents: "resnet_block1.0.conv1"
   std::string pointer;       // to its entry in the list: "/3/layers/0"
@@ -92,7 +92,7 @@ settings::LayerList layers_of(const settings::ModelOptions& options, const Image
 /// LayerError, and ConfigKeyError if a built-in network does not fit the images.
 Network make_network(const settings::ModelOptions& options, const ImageShape& images);
 
-/// Details of `model.init` "normal" for a network.
+/// Defaults of `model.init` "normal" that depend on the network.
 struct InitDefaults {
   double normal_std = 0.1;
   bool normal_draws_biases = true;  // otherwise they keep PyTorch's values

@@ -37,9 +37,9 @@ struct DataShape {
 };
 
 /// The config's `model.options`. Each function returns the value of one key, or `otherwise` if the
-/// config does not contain the key. Ranges are inclusive. Values that have the wrong type or are
-/// out of range, and keys that the constructor never queries, stop the program before training with
-/// messages that name them; for such a value the function returns `otherwise`.
+/// config does not contain the key. Ranges are inclusive. If a value has the wrong type or is out
+/// of range, the function also returns `otherwise`. Such values, and keys that the constructor
+/// never queries, are reported before training and stop the program.
 class Options {
  public:
   virtual ~Options() = default;
@@ -63,8 +63,8 @@ class Classifier : public torch::nn::Module {
   virtual at::Tensor forward(at::Tensor images) = 0;
 };
 
-/// A plug-in's versions and constructor. Every version of the interface starts with the two
-/// versions.
+/// A plug-in's versions and constructor. Every version of this struct starts with the two version
+/// fields.
 struct EntryPoint {
   int api_version;
   const char* torch_version;
@@ -77,8 +77,8 @@ constexpr const char* kEntryFunction = "mnist_train_classifier";
 }  // namespace mnist_train::plugin
 
 /// Makes `Class` the library's network. `Class` must derive from Classifier and have a constructor
-/// with the parameters `const DataShape&` and `Options&`. Use once per library, outside of
-/// namespaces.
+/// with the parameters `const DataShape&` and `Options&`. Use it once per library, outside any
+/// namespace.
 #define MNIST_TRAIN_CLASSIFIER(Class)                                                          \
   extern "C" __attribute__((visibility("default"))) const mnist_train::plugin::EntryPoint*     \
   mnist_train_classifier() {                                                                   \
