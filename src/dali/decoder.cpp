@@ -12,7 +12,7 @@
 #include "base/system.h"
 #include "data/image_decoder.h"
 
-// No header of the C interface declares it; without this call, no operator is registered.
+// No header of the C API declares it. Without this call, no operators are registered.
 extern "C" void daliInitOperators();  // NOLINT(readability-identifier-naming)
 
 namespace mnist_train::dali {
@@ -70,8 +70,8 @@ daliArgDesc_t argument(const char* name, daliDataType_t type, std::int64_t value
 /// `mixed` and the other operators run on the GPU.
 class Pipeline {
  public:
-  /// Builds it for batches of at most `max_batch` samples. Throws Error(kRunFailed) with DALI's
-  /// message.
+  /// Builds the pipeline for batches of at most `max_batch` samples. Throws Error(kRunFailed) with
+  /// DALI's message.
   Pipeline(const data::ImageDecoderSetup& setup, std::size_t max_batch)
       : setup_(setup), max_batch_(max_batch) {
     // DALI prints long warnings about missing codecs (JPEG 2000, TIFF).
@@ -139,7 +139,7 @@ class Pipeline {
     daliTensorList_h got = nullptr;
     require(daliPipelineOutputsGet(popped, &got, 0));
     const Owned<daliTensorList_h> list(got);
-    // Fails unless samples are contiguous; samples of equal size are.
+    // Fails unless samples are contiguous, as samples of equal size are.
     daliTensor_h view = nullptr;
     require(daliTensorListViewAsTensor(got, &view));
     std::shared_ptr<const void> owner(view, [](daliTensor_h tensor) { FreeHandle{}(tensor); });
@@ -154,7 +154,7 @@ class Pipeline {
     const bool gray = geometry.channels == 1;
     constexpr std::int64_t kRgb = 0;  // DALIImageType, defined only in C++ headers
     constexpr std::int64_t kGray = 2;
-    // Orientation and chroma as in the decoders of src/imaging.
+    // Orientation and chroma are handled as in src/imaging.
     add_operator("decoders__Image", setup_.gpu ? DALI_BACKEND_MIXED : DALI_BACKEND_CPU, "decoded",
                  {argument("output_type", DALI_INT32, gray ? kGray : kRgb),
                   argument("adjust_orientation", DALI_BOOL, 0),
@@ -268,8 +268,8 @@ class DaliDecoder : public data::ImageDecoder {
     }
   }
 
-  /// Returns the next batch to feed, or null if none is waiting, if enough are fed, or at the end.
-  /// Blocks if none is fed.
+  /// Returns the next batch to feed, or null if none is waiting, the pipeline is full, or the
+  /// decoder is shutting down. Blocks while the pipeline is empty.
   std::unique_ptr<FileBatch> next_batch() {
     std::unique_lock<std::mutex> lock(mutex_);
     if (fed_.size() == kMostFed) return nullptr;
@@ -301,7 +301,7 @@ class DaliDecoder : public data::ImageDecoder {
     }
   }
 
-  /// Decodes a failed batch with no other batch in the pipeline, or finds its bad samples.
+  /// Decodes a failed batch with no other batch in the pipeline, or reports its bad samples.
   void settle(FileBatch& batch) try {
     data::DecodedBatch decoded;
     decoded.failures = read(batch, /*as_png=*/true);
@@ -346,7 +346,7 @@ class DaliDecoder : public data::ImageDecoder {
     file = batch.buffers[index];
   }
 
-  /// Returns a pipeline for this many samples. If it must be rebuilt, no batch may be in it.
+  /// Returns a pipeline for this many samples. No batch may be in it if it must be rebuilt.
   Pipeline& pipeline_for(std::size_t samples) {
     if (!pipeline_ || pipeline_->max_batch() < samples) {
       pipeline_.reset();

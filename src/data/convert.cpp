@@ -17,7 +17,7 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
   if (channels != 1 && channels != 3) {
     fail_data("{}: images with {} channels; only 1 or 3 can be encoded", source.name(), channels);
   }
-  const std::size_t digits = std::to_string(classes - 1).size();  // names then sort like numbers
+  const std::size_t digits = std::to_string(classes - 1).size();  // so names sort numerically
   const auto class_folder = [&](std::int64_t label) {
     return folder / fmt::format("{:0{}}", label, digits);
   };

@@ -27,14 +27,14 @@ struct Converted {
 /// Error(kRunFailed) if writing fails.
 Converted convert(const ConvertOptions& options);
 
-/// Returns the message for an encoded image and its label, in the format of parse_caffe2_record.
+/// Serialises an encoded image and its label in the format that parse_caffe2_record reads.
 std::string write_caffe2_record(const std::string& image, std::int32_t label);
 
-/// Returns the key and value of the entry with a given number.
+/// Returns the key and value of entry `number`, counted from 0.
 using EntryAt = std::function<std::pair<std::string, std::string>(std::int64_t number)>;
 
-/// Writes an LMDB with one unnamed table of `count` entries in a new folder, in key order, and
-/// syncs it. Throws Error(kRunFailed), leaving the database incomplete.
+/// Writes an LMDB with one unnamed table of `count` entries to a new folder and syncs it. Entries
+/// must be in key order. Throws Error(kRunFailed), leaving an incomplete database.
 void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry_at);
 
 }  // namespace mnist_train::data

@@ -11,7 +11,7 @@ namespace mnist_train::data {
 
 namespace {
 
-/// Splits off the samples among `among` that the files assign to `part`.
+/// Splits the samples at positions `among` by whether the files assign them to `part`.
 Drawn take_part(const SampleView& samples, const std::vector<std::int64_t>& among, Part part) {
   const std::vector<Part>& parts = samples.sources().front()->parts();
   Drawn drawn;
@@ -25,7 +25,7 @@ Drawn take_part(const SampleView& samples, const std::vector<std::int64_t>& amon
 
 /// Returns the positions of a run's test files; a missing file is an error.
 std::vector<std::int64_t> recorded_test(const SampleView& samples, const DatasetRecord& record) {
-  std::unordered_map<std::string, std::int64_t> wanted;  // path -> its number in the record
+  std::unordered_map<std::string, std::int64_t> wanted;  // path -> index in the record
   for (const std::string& path : record.test) wanted.emplace(path, wanted.size());
   std::vector<std::int64_t> positions(record.test.size(), -1);
   for (std::int64_t position = 0; position < samples.count(); ++position) {
@@ -117,7 +117,7 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits
   hold_out(splits, known);
   const auto& stored = train_.sources().front()->geometry();
   const bool grows = !stored || !stored->same_shape(geometry_);
-  // Decoded or resized images fill memory gradually, so a shortage would only show later.
+  // Decoded or resized images fill memory gradually, so a shortage would only show up later.
   if (grows && options.decode == settings::Decode::kOnce) require_memory();
 }
 
@@ -251,12 +251,12 @@ std::shared_ptr<EncodedImages> DatasetReader::encoded(const SampleView& samples)
       EncodedImages{samples, geometry_, options_.decode, options_.decode_threads});
 }
 
-/// Writes the pixels of all samples to `images` and returns the failures. Stops at the first
-/// failures unless bad samples are skipped.
+/// Writes the pixels of all samples to `images` and returns the failures. Stops after the first
+/// batch with failures unless bad samples are skipped.
 std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
                                                  std::uint8_t* images) const {
-  constexpr std::int64_t kBatchPerThread = 64;    // a failure or cancellation waits for a batch
-  constexpr std::int64_t kSamplesPerThread = 16;  // at least
+  constexpr std::int64_t kBatchPerThread = 64;    // failures and cancellation are checked per batch
+  constexpr std::int64_t kSamplesPerThread = 16;  // minimum
   for (const auto& source : samples.sources()) source->load();
   const auto threads = std::min<std::int64_t>(
       usable_cores(), (samples.count() + kSamplesPerThread - 1) / kSamplesPerThread);
@@ -355,7 +355,7 @@ void DatasetReader::note_repeated_files(Dataset& dataset) const {
   const std::array splits{std::pair(&dataset.train, &train_),
                           std::pair(&dataset.validation, &validation_),
                           std::pair(&dataset.test, &test_)};
-  // Only files of equal size or, once they are decoded, with equal pixels are compared.
+  // Only files of equal size, or with equal pixels if already decoded, are compared.
   const auto for_each = [&](std::size_t begin, std::size_t end, const auto& visit) {
     for (const auto& [set, samples] : std::span(splits).subspan(begin, end - begin)) {
       const std::size_t size = set->encoded ? 0 : image_bytes();
@@ -365,11 +365,11 @@ void DatasetReader::note_repeated_files(Dataset& dataset) const {
       }
     }
   };
-  std::unordered_map<std::string, bool> shared;  // keys of held-out files -> also of training files
+  std::unordered_map<std::string, bool> shared;  // key of a held-out file -> in training set
   for_each(1, 3, [&](const auto&, std::int64_t, const std::string& key) { shared[key] = false; });
   shared.erase("0");  // samples without a file
   Buffer buffer;
-  std::unordered_map<std::string, std::int64_t> known;  // hash of a training file -> its sample
+  std::unordered_map<std::string, std::int64_t> known;  // hash of a training file -> sample
   for_each(0, 1, [&](const SampleView& samples, std::int64_t i, const std::string& key) {
     const auto found = shared.find(key);
     if (found == shared.end()) return;

@@ -25,7 +25,7 @@ struct ImageSet {
   std::shared_ptr<const void> owner;      // keeps both spans alive
   std::string source;                     // path of the images file, for messages
   std::shared_ptr<const EncodedImages> encoded{};
-  std::vector<std::string> paths{};  // [count] if held-out pictures are in memory; else empty
+  std::vector<std::string> paths{};  // [count] for held-out pictures in memory; else empty
 
   std::int64_t bytes_per_image() const { return channels * height * width; }
   /// Returns one image as planes [C,H,W], decoding it if necessary. Throws Error(kData).
@@ -44,7 +44,7 @@ struct Dataset {
   ImageSet validation;  // empty unless data.validation holds out samples
   ImageSet test;
   /// Hash of the pixels and labels of all splits, or of names, sizes and labels if images are
-  /// decoded on demand: "xxh3-128:<32 hex digits>". Used by resume and by the summary.
+  /// decoded on demand: "xxh3-128:<32 hex digits>". Used when resuming and in the summary.
   std::string hash;
   std::vector<std::string> class_names{};   // by class number; empty if the data has none
   std::vector<std::string> skipped{};       // skipped bad samples, with the reason
@@ -64,8 +64,8 @@ struct DatasetRecord {
   std::int64_t samples = 0;              // all samples found, including those beyond the limits
 };
 
-/// The requested splits of a data set. With kTest the training set is opened, because it determines
-/// the classes, but none of its images is read.
+/// The requested splits of a data set. With kTest, the training set is opened, because it
+/// determines the classes and the geometry, but its images are not loaded.
 enum class Splits { kBoth, kTrain, kTest };
 
 /// A data set that has been found, opened and checked. Its images are then read into memory
@@ -75,9 +75,9 @@ enum class Splits { kBoth, kTrain, kTest };
 class DatasetReader {
  public:
   /// `record`: the dataset.json of a run to evaluate; its drawn test set is then reused. Once
-  /// `cancelled` becomes true, reading ends with an Error. Throws Error(kData) with the file, or
-  /// with all searched locations; also if a limit exceeds the data, if a fraction draws no samples,
-  /// or if decoded images would not fit into memory. Throws ConfigKeyError if a list's `holdout`
+  /// `cancelled` becomes true, reading ends with an Error. Throws Error(kData) naming the file or
+  /// all searched locations; also if a limit exceeds the data, if a fraction draws no samples, or
+  /// if decoded images would not fit into memory. Throws ConfigKeyError if a list's `holdout`
   /// column contradicts the options.
   explicit DatasetReader(const settings::DataOptions& options, Splits splits = Splits::kBoth,
                          const fs::path& record = {}, const std::atomic<bool>* cancelled = nullptr);
@@ -90,8 +90,8 @@ class DatasetReader {
   std::int64_t classes() const { return classes_; }
   /// Returns the number of bytes that `read_into` fills.
   std::size_t bytes() const;
-  /// Throws Error(kData) if less than `bytes()` of memory is free: the kernel would kill the
-  /// process.
+  /// Throws Error(kData) if less than `bytes()` of memory is free, since the kernel would then kill
+  /// the process.
   void require_memory() const;
 
   /// Reads everything into new memory. Call once. Throws Error(kData).
@@ -100,17 +100,17 @@ class DatasetReader {
   /// Error(kData).
   Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner);
 
-  /// Decodes part `part` of `parts` equal parts of all samples on `threads` threads, discards the
-  /// images and returns the failures. Samples are numbered consecutively: training, validation,
-  /// test. `progress` is called periodically.
+  /// Splits all samples into `parts` equal parts, decodes part `part` on `threads` threads,
+  /// discards the images and returns the failures. Samples are numbered consecutively: training,
+  /// validation, test. `progress` is called periodically.
   std::vector<SampleFailure> check(int part, int parts, int threads,
                                    const std::function<void()>& progress);
-  /// Returns the samples, to be decoded on demand, without `failed`: the failures of all parts, in
-  /// ascending order. Throws Error(kData) if none are left.
+  /// Returns a data set that decodes on demand, without the samples in `failed`: the failures of
+  /// all parts, in ascending order. Throws Error(kData) if no samples are left.
   Dataset stream(const std::vector<SampleFailure>& failed = {});
 
-  /// Adds a note that names validation and test files whose bytes equal a training file's. `read`
-  /// does this; for the result of `stream`, it reads all files of equal size.
+  /// Adds a note listing validation and test files that are identical to a training file. `read`
+  /// does this itself; for the result of `stream`, this reads all files of equal size.
   void note_repeated_files(Dataset& dataset) const;
 
  private:
@@ -146,37 +146,37 @@ class DatasetReader {
 /// Returns an empty set of the given shape.
 ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes);
 
-/// Returns an empty set with the shape and number of classes of a data set's images. Opens its
-/// files but decodes no image. Throws Error(kData).
+/// Returns an empty set with the image shape and number of classes of a data set. Decodes an image
+/// only if its format or the options do not determine the shape. Throws Error(kData).
 ImageSet shape_of_images(settings::DataOptions options, const fs::path& record = {});
 
-/// Reads `dataset.json`. Throws Error(kData) if the file is not one.
+/// Reads a `dataset.json`. Throws Error(kData) if the file is invalid.
 DatasetRecord read_dataset_record(const fs::path& file);
 
 /// Returns the `dataset.json` of the run that wrote a checkpoint or weights file: next to the file
 /// or to its `checkpoints` folder. Empty if there is none.
 fs::path find_dataset_record(const fs::path& weights);
 
-/// Returns the content of `dataset.json`: the number of samples per class, by name or number, the
-/// paths of held-out samples drawn by a fraction, and `left_out`: the number of files per
-/// extension, `folders` with the reason for each, and the numbers of `duplicates` in a list, of
-/// samples beyond `limit_train` and `limit_test`, and of `unusable` ones.
+/// Returns the content of `dataset.json`: sample counts per class (by name or number), paths of the
+/// held-out samples if they were drawn by a fraction, and `left_out`: file counts per extension,
+/// `folders` with the reason for each, `duplicates` in a list, samples beyond `limit_train` and
+/// `limit_test`, and `unusable` samples.
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options);
 
 /// Returns one line for the user, such as "12 .txt files; 1 folder: __MACOSX (created by an archive
 /// program)", or "" if no file was left out.
 std::string left_out_text(const LeftOut& left_out);
 
-/// Returns the weight of each class in the loss, by class number, computed from the training set.
-/// Throws ConfigKeyError for an unknown class name, and Error(kData) if a class has no samples or
-/// all weights are 0.
+/// Returns the loss weight of each class, by class number; balanced weights are computed from the
+/// training set. Throws ConfigKeyError for an unknown class name, and Error(kData) if a class has
+/// no samples or all weights are 0.
 std::vector<float> class_weights(const settings::ClassWeightOptions& options,
                                  const Dataset& dataset);
 
 /// The descriptors of a SharedDataset that a worker inherits. Both are close-on-exec in the
 /// launcher, which passes them on with dup2 in the child.
 struct SharedDatasetHandle {
-  int memory_fd = -1;  // an unnamed in-memory file for the samples
+  int memory_fd = -1;  // a memfd for the samples
   int ready_fd = -1;   // a pipe: readable once the samples are ready, hung up on failure
 };
 
@@ -185,9 +185,9 @@ struct SharedDatasetHandle {
 /// `attach`.
 class SharedDataset {
  public:
-  /// Throws Error(kRunFailed) if the system has no descriptors left.
+  /// Throws Error(kRunFailed) if the system has no file descriptors left.
   SharedDataset();
-  /// Cancels the reading and waits for the thread.
+  /// Cancels reading and waits for the thread.
   ~SharedDataset() { cancelled_ = true; }
 
   SharedDatasetHandle handle() const { return {memory_fd_.get(), ready_read_fd_.get()}; }
@@ -206,7 +206,7 @@ class SharedDataset {
   UniqueFd ready_read_fd_;
   UniqueFd ready_write_fd_;
   std::atomic<bool> cancelled_{false};
-  std::shared_future<void> reading_;  // destroyed first, which waits for the thread
+  std::shared_future<void> reading_;  // last member: its destructor waits for the thread
 };
 
 /// Waits for the samples, calling `while_waiting` every second, and maps them read-only and

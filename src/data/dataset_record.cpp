@@ -22,7 +22,7 @@ std::vector<std::string> paths_of(const ImageSet& set) {
   return paths;
 }
 
-/// The counts in left_out, other than the numbers of files.
+/// The counts in `left_out` other than file counts.
 constexpr std::array<std::pair<const char*, std::int64_t LeftOut::*>, 4> kNumbers{
     {{"duplicates", &LeftOut::duplicates},
      {"limit_train", &LeftOut::limit_train},

@@ -24,7 +24,7 @@ std::uint64_t absorb(std::uint64_t state, Words... words) {
   return state;
 }
 
-/// Returns an integer in [0, count).
+/// Maps a uniform number in [0, 1) to an integer in [0, count).
 std::int64_t choose(double uniform, std::int64_t count) {
   return static_cast<std::int64_t>(uniform * static_cast<double>(count));
 }
@@ -38,7 +38,7 @@ EntryDraws EpochDraws::of(std::int64_t sample, std::uint64_t entry) const {
 }
 
 std::int64_t EpochDraws::seed(std::int64_t sample) const {
-  constexpr std::uint64_t kNetwork = ~std::uint64_t{0};  // no entry of data.augment has it
+  constexpr std::uint64_t kNetwork = ~std::uint64_t{0};  // not the index of any data.augment entry
   return static_cast<std::int64_t>(absorb(state_, sample, kNetwork));
 }
 
@@ -92,7 +92,7 @@ PixelBox EntryDraws::box(std::uint64_t number, settings::Interval scale, setting
 PixelBox EntryDraws::resized_crop(const settings::RandomResizedCropOptions& options,
                                   settings::ImageSize image) const {
   const auto [height, width] = image;
-  // torchvision's ratio is width to height.
+  // torchvision's ratio is width / height.
   const settings::Interval ratio{1 / options.ratio.max, 1 / options.ratio.min};
   PixelBox window = box(0, options.scale, ratio, image, [height, width](const PixelBox& some) {
     return some.height > 0 && some.height <= height && some.width > 0 && some.width <= width;
@@ -144,7 +144,7 @@ PictureChange EntryDraws::trivial() const {
   const auto operation = static_cast<PictureOperation>(choose(uniform(0), kOperations));
   const std::int64_t number = choose(uniform(1), kMagnitudes);
   const bool is_negative = uniform(2) <= 0.5;
-  // torch.linspace's float, as CPUs with FMA compute it: 32 * 15 / 30 is slightly less than 16.
+  // Matches torch.linspace in fp32 on CPUs with FMA, where 32 * 15 / 30 is slightly less than 16.
   const auto magnitude = [number](float first, float last) {
     const double step = (last - first) / (kMagnitudes - 1);
     const bool is_early = number < kMagnitudes / 2;
@@ -199,8 +199,8 @@ std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, std::int64_t 
 }
 
 double symmetric_beta(double alpha, double uniform1, double uniform2) {
-  // t = sqrt(2 alpha w) cos(2 pi v) has Student's t-distribution with 2 alpha degrees of freedom,
-  // and 1/2 + t / (2 sqrt(2 alpha + t^2)) has the distribution Beta(alpha, alpha).
+  // t = sqrt(2 alpha w) cos(2 pi v) follows Student's t-distribution with 2 alpha degrees of
+  // freedom, and 1/2 + t / (2 sqrt(2 alpha + t^2)) follows Beta(alpha, alpha).
   const double cosine = std::cos(2 * std::numbers::pi * uniform2);
   const double w = std::expm1(-std::log1p(-uniform1) / alpha);  // u^(-1/alpha) - 1, u in (0, 1]
   const double t2 = cosine * cosine * w;

@@ -7,7 +7,7 @@
 
 namespace mnist_train::data {
 
-/// A box that may extend beyond an image; height 0 means none.
+/// A box in pixels, which may extend beyond the image. Height 0 means no box.
 struct PixelBox {
   std::int64_t top = 0;
   std::int64_t left = 0;
@@ -15,8 +15,8 @@ struct PixelBox {
   std::int64_t width = 0;
 };
 
-/// An operation of torchvision.transforms.v2.functional. The operations from which
-/// TrivialAugmentWide draws come first, in its order.
+/// An operation of torchvision.transforms.v2.functional. Those that TrivialAugmentWide draws from
+/// come first, in its order.
 enum class PictureOperation {
   kIdentity,
   kShearX,
@@ -37,8 +37,8 @@ enum class PictureOperation {
 
 struct PictureChange {
   PictureOperation operation = PictureOperation::kIdentity;
-  /// Slope of a shear, pixels, degrees counter-clockwise, factor (brightness to sharpness), step
-  /// between posterize's levels, solarize's threshold, or fraction of the hue circle.
+  /// Shear slope, translation in pixels, counter-clockwise rotation in degrees, factor (brightness
+  /// to sharpness), posterize step, solarize threshold, or fraction of the hue circle.
   double magnitude = 0;
 };
 
@@ -63,7 +63,7 @@ class EntryDraws {
                         settings::ImageSize image) const;
   /// Draws the rectangle to fill, like torchvision's RandomErasing.
   PixelBox erased(const settings::RandomErasingOptions& options, settings::ImageSize image) const;
-  /// Draws the operations of color_jitter, in their order; an option of 0 yields an identity.
+  /// Draws the operations of color_jitter and their order. Disabled operations become kIdentity.
   std::array<PictureChange, 4> jitter(const settings::ColorJitterOptions& options) const;
   PictureChange trivial() const;
   /// Draws the rectangle to copy from the partner, like torchvision's CutMix.
@@ -73,9 +73,9 @@ class EntryDraws {
 
  private:
   double between(settings::Interval interval, std::uint64_t number) const;
-  /// Draws a box with random area and random aspect ratio `ratio` in up to ten attempts, each of
-  /// which uses two numbers from `number` on. Returns the first that `fits`, at a position chosen
-  /// by two more draws, or none.
+  /// Draws a box of random area and aspect ratio (`scale`, `ratio`). Makes up to ten attempts with
+  /// two draws each, from draw `number` on. Returns the first box that `fits`, at a position given
+  /// by the next two draws, or no box.
   template <class Fits>
   PixelBox box(std::uint64_t number, settings::Interval scale, settings::Interval ratio,
                settings::ImageSize image, const Fits& fits) const;
@@ -92,7 +92,7 @@ class EpochDraws {
   EpochDraws(std::int64_t seed, std::int64_t epoch);
 
   EntryDraws of(std::int64_t sample, std::uint64_t entry) const;
-  /// Draws the seed for a network's own random draws on the sample.
+  /// Draws the seed of the random numbers that a network uses for the sample.
   std::int64_t seed(std::int64_t sample) const;
 
  private:
@@ -103,7 +103,7 @@ class EpochDraws {
 std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, std::int64_t shard);
 
 /// Draws from Beta(alpha, alpha) using two uniform numbers, via Student's t in polar form (R. W.
-/// Bailey, Mathematics of Computation 62, 1994): exact, without rejection.
+/// Bailey, Mathematics of Computation 62, 1994): exact, without rejection sampling.
 double symmetric_beta(double alpha, double uniform1, double uniform2);
 
 }  // namespace mnist_train::data

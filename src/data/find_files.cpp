@@ -18,7 +18,7 @@ using settings::DataLocation;
 
 namespace {
 
-/// File names of a split in a folder.
+/// File names that identify a split in a folder.
 struct SplitNames {
   std::vector<std::string_view> prefixes;
   std::vector<std::string> cifar_files;
@@ -41,8 +41,8 @@ bool replace_last(std::string& text, std::string_view from, std::string_view to)
   return true;
 }
 
-/// Returns the common stem of a file's possible names: with or without ".gz", and with "-idx" as in
-/// MNIST's archives or ".idx" as in their headers.
+/// Returns a stem that is equal for all spellings of a file's name: with or without ".gz", and with
+/// "-idx" (names of MNIST's archives) or ".idx" (names in their gzip headers).
 std::string stem_of(const fs::path& path) {
   std::string stem = path.filename().string();
   if (stem.ends_with(".gz")) stem.resize(stem.size() - 3);
@@ -50,13 +50,13 @@ std::string stem_of(const fs::path& path) {
   return stem;
 }
 
-/// Returns the possible IDX files in a folder whose names contain `word`, by stem: directly in it,
-/// or in folders of the same name, as Kaggle unpacks them. A file in the folder itself takes
+/// Returns the candidate IDX files whose names contain `word`, by stem: in the folder itself, or in
+/// subfolders with the file's own name, as Kaggle packs them. A file in the folder itself takes
 /// precedence over one in a subfolder, and a raw file over its compressed form. Empty if the folder
 /// cannot be listed.
 std::map<std::string, fs::path> files_by_stem(const fs::path& folder, std::string_view word) {
   std::map<std::string, fs::path> files;
-  // Sorted, so raw forms come first.
+  // Sorted, so a raw file comes before its .gz.
   const std::vector<fs::path> paths = paths_in(folder.empty() ? "." : folder);
   const auto is_candidate = [&](const fs::path& path) {
     const std::string name = path.filename().string();
@@ -79,7 +79,7 @@ std::string labels_stem(const fs::path& images) {
   std::string stem = stem_of(images);
   if (!replace_last(stem, "images", "labels")) {
     fail_data(
-        "{}: cannot tell its labels file, because its name does not contain \"images\"; give both "
+        "{}: cannot infer the labels file, because the name does not contain \"images\"; give both "
         "files: {{\"images\": FILE, \"labels\": FILE}}",
         images.string());
   }
@@ -87,7 +87,7 @@ std::string labels_stem(const fs::path& images) {
   return stem;
 }
 
-/// Finds the labels in the folder of the images, or beside it if its name contains "images".
+/// Finds the labels in the images' folder, or next to it if the folder's name contains "images".
 std::optional<fs::path> labels_of(const fs::path& images) {
   const fs::path folder = images.parent_path();
   const auto files = files_by_stem(folder, "labels");
@@ -109,7 +109,7 @@ fs::path find_labels(const fs::path& images) {
             labels.string());
 }
 
-/// Returns the likely reason why a folder has no images: it cannot be listed, or has other files.
+/// Returns the likely reason why a folder has no images: it cannot be listed or has other files.
 std::string without_images(const fs::path& folder) {
   std::error_code error;
   (void)paths_in(folder, &error);
@@ -120,7 +120,7 @@ std::string without_images(const fs::path& folder) {
 fs::path images_in(const fs::path& folder, SplitName split) {
   const auto& prefixes = names_of(split).prefixes;
   const SplitName other = split == SplitName::kTrain ? SplitName::kTest : SplitName::kTrain;
-  // At the start of the name or of a part of it, as in emnist-letters-train-images-idx3-ubyte.
+  // At the start of the name or after a hyphen, as in emnist-letters-train-images-idx3-ubyte.
   const auto begins_with = [](const std::vector<std::string_view>& wanted) {
     return [&wanted](const auto& file) {
       return std::ranges::any_of(wanted, [&](std::string_view prefix) {
@@ -131,13 +131,13 @@ fs::path images_in(const fs::path& folder, SplitName split) {
   };
   auto files = files_by_stem(folder, "images");
   std::erase_if(files, begins_with(names_of(other).prefixes));
-  const auto prefer = [&files](const auto& passes) {  // unless none passes
+  const auto prefer = [&files](const auto& passes) {  // no effect if none passes
     if (std::ranges::any_of(files, passes)) std::erase_if(files, std::not_fn(passes));
   };
   prefer(begins_with(prefixes));
   prefer(
       [&](const auto& file) { return file.second.parent_path() == (folder / "").parent_path(); });
-  if (files.size() > 1) prefer(has_labels);  // others may be another program's leftovers
+  if (files.size() > 1) prefer(has_labels);  // the rest may be leftovers
   if (files.empty()) {
     fail_data(
         "{}: no images for data.{} in this folder; expected a file such as "
@@ -153,7 +153,7 @@ fs::path images_in(const fs::path& folder, SplitName split) {
   return files.begin()->second;
 }
 
-/// Returns whether a folder contains a data set's files: images with labels, or a batch.
+/// Returns whether a folder contains a data set's files: images with labels, or a CIFAR batch.
 bool holds_images(const fs::path& folder, DataFormat format) {
   if (format == DataFormat::kIdx) {
     return std::ranges::any_of(files_by_stem(folder, "images"), has_labels);
@@ -188,7 +188,7 @@ fs::path folder_with_images(const fs::path& folder, SplitName split, DataFormat 
             folder.string(), key_of(split), list);
 }
 
-/// Folders that may contain data sets, each in its own folder, with the reason to search there.
+/// Returns the folders to search for data set folders, each with the reason for searching it.
 std::vector<std::pair<fs::path, std::string>> search_places(const std::optional<fs::path>& root) {
   std::vector<std::pair<fs::path, std::string>> places;
   if (root) places.emplace_back(*root, "data.root");

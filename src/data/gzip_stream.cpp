@@ -17,14 +17,14 @@ namespace mnist_train::data {
 
 namespace {
 
-// Which decompressed files are cached:
+// Limits of the cache of decompressed files.
 constexpr std::size_t kWorthwhile_bytes = std::size_t{256} << 10;    // compressed
 constexpr std::size_t kMostInflated_bytes = std::size_t{256} << 20;  // decompressed
 constexpr std::size_t kMostKept = 8;
 constexpr char kBetweenHashes = '-';
 
-// Files are named by the hashes of their compressed bytes and of their content. Names of unfinished
-// files, still being written or left by a crashed process, begin with a dot.
+// Cached files are named after the hashes of their compressed and decompressed bytes. Names of
+// unfinished files, still being written or left by a crashed process, begin with a dot.
 
 void remove_least_recently_used(const fs::path& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
@@ -129,7 +129,7 @@ void keep_inflated(Bytes compressed, Bytes content) {
   // Not synced: if a machine crash damages the file, its hash no longer matches.
   UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR));
   const bool is_written = file.valid() && write_all(file.get(), content.data(), content.size());
-  file = UniqueFd();  // other hosts see all of a file on NFS only after it is closed
+  file = UniqueFd();  // on NFS, other hosts see the whole file only once it is closed
   if (is_written) {
     fs::rename(temporary, path, failed);
     remove_least_recently_used(*folder);

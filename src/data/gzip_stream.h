@@ -15,7 +15,7 @@ class GzipStream {
   GzipStream(Bytes compressed, std::string name);
   ~GzipStream();
 
-  /// Returns whether the bytes begin like a gzip file.
+  /// Returns whether the bytes start with the gzip magic number.
   static bool recognizes(Bytes bytes);
 
   /// Decompresses the next bytes into `out` and returns their number, which is less than requested
@@ -37,8 +37,8 @@ class GzipStream {
 };
 
 /// Returns the content of a gzip file from the user's cache, as stored by `keep_inflated`, or null
-/// if it is missing or has changed. Decompressing MNIST's 47 MB takes a tenth of a second, checking
-/// their hash five milliseconds.
+/// if it is missing or has changed. Decompressing MNIST's 47 MB takes a tenth of a second; checking
+/// their hash takes five milliseconds.
 std::shared_ptr<const MappedFile> find_inflated(Bytes compressed);
 
 /// Stores the content of a gzip file in the folder `inflated` of the user's cache, unless it is

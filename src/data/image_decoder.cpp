@@ -28,7 +28,7 @@ MakeDecoder* load_dali() {
   return make;
 }
 
-/// A thread pool that decodes all samples to a destination before training, or batches during it.
+/// A thread pool that decodes all samples to a destination buffer, or batches ahead of their use.
 class DecoderPool : public ImageDecoder {
  public:
   explicit DecoderPool(const ImageDecoderSetup& setup) : setup_(setup) {
@@ -52,13 +52,13 @@ class DecoderPool : public ImageDecoder {
   }
 
  private:
-  // Number of samples that a thread claims per lock, if there are enough for all threads.
+  // Maximum number of samples that a thread claims at a time.
   static constexpr std::size_t kMostAtOnce = 16;
 
   using Pixels = std::shared_ptr<Buffer>;
   struct PendingBatch {
     std::vector<std::int64_t> samples;
-    Pixels pixels;  // null if there is a destination
+    Pixels pixels;  // null if there is a destination buffer
     std::vector<SampleFailure> failures{};
     std::size_t next = 0;  // the first unclaimed sample
     std::size_t done = 0;
@@ -97,7 +97,7 @@ class DecoderPool : public ImageDecoder {
     std::vector<SampleFailure> failures;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      PendingBatch* batch = nullptr;  // not moved until all of its samples are done
+      PendingBatch* batch = nullptr;  // its address is stable until all of its samples are done
       begun_.wait(lock, [&] { return ending_ || (batch = batch_with_work()) != nullptr; });
       if (ending_) return;
       const std::size_t all = batch->samples.size();
@@ -114,7 +114,7 @@ class DecoderPool : public ImageDecoder {
         try {
           setup_.images->samples.decode(sample, setup_.images->geometry, out, buffer);
         } catch (const std::bad_alloc&) {
-          out_of_memory_ = true;  // the sample may be fine
+          out_of_memory_ = true;  // the sample itself may be fine
         } catch (const std::exception& error) {
           failures.push_back({sample, error.what()});
         }
@@ -143,8 +143,8 @@ class DecoderPool : public ImageDecoder {
   std::atomic<bool> out_of_memory_{false};
   std::mutex mutex_;  // guards batches_ and pixels_
   std::condition_variable begun_;
-  std::deque<PendingBatch> batches_;  // from the oldest that is not done
-  std::vector<Pixels> pixels_;        // of batches here and of batches already returned
+  std::deque<PendingBatch> batches_;  // oldest unfinished batch first
+  std::vector<Pixels> pixels_;        // of pending and returned batches
   std::vector<std::thread> threads_;
 };
 
@@ -156,7 +156,7 @@ void ImageDecoder::prefetch(const std::vector<std::vector<std::int64_t>>& batche
     if (batch.empty()) continue;
     if (next == kBatchesAhead) return;
     if (next == begun_.size()) begun_.push_back({batch, begin(batch)});
-    if (begun_[next].samples != batch) return;  // `take` removes wrong ones from the front
+    if (begun_[next].samples != batch) return;  // `take` discards wrong prefetches
     ++next;
   }
 }

@@ -38,7 +38,7 @@ Classes by_class(const SampleView& samples, const Positions& among) {
   return classes;
 }
 
-/// Moves the `count` samples with the lowest hashes to the front.
+/// Moves the `count` samples with the lowest hashes to the front, sorted by hash.
 void sort_by_hash(const SampleView& samples, Positions& positions, std::int64_t count,
                   std::int64_t seed) {
   const std::string begin = std::to_string(seed) + ":";
@@ -54,7 +54,7 @@ void sort_by_hash(const SampleView& samples, Positions& positions, std::int64_t 
   for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = drawn[i].second;
 }
 
-/// Draws the first `shares[i]` samples of the i-th class.
+/// Draws the `shares[i]` samples with the lowest hashes from the i-th class.
 Drawn take(const SampleView& samples, Classes classes, const Positions& shares, std::int64_t seed) {
   Drawn drawn;
   auto share = shares.begin();
@@ -71,7 +71,7 @@ Drawn take(const SampleView& samples, Classes classes, const Positions& shares, 
 
 constexpr std::int64_t kMostHeaders = 4000;
 constexpr std::int64_t kMostDecoded = 64;
-constexpr std::int64_t kMostDecodedPixels = 50'000'000;  // about a second's work
+constexpr std::int64_t kMostDecodedPixels = 50'000'000;  // decoded in about a second
 
 bool is_gray(const imaging::Image& image) {
   if (image.channels == 1) return true;
@@ -156,8 +156,8 @@ void ImageSource::use_classes(const std::vector<std::string>& names, BadSamples&
   const auto missing = not_in(names, class_names_);
   std::string problem;
   if (!missing.empty()) {
-    problem = fmt::format("; no pictures of {} of the training set: {}",
-                          missing.size() == 1 ? "the class" : "classes",
+    problem = fmt::format("; no pictures of {}: {}",
+                          missing.size() == 1 ? "this training class" : "these training classes",
                           first_names(missing, kMostNamed));
   }
   if (!extra.empty()) {

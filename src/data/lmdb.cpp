@@ -19,7 +19,7 @@ struct PageHeader {
   std::uint64_t number;
   std::uint16_t padding;
   std::uint16_t kind;
-  std::uint16_t end_of_list;  // end of the offsets of its entries, which follow
+  std::uint16_t end_of_list;  // end of the entry offsets, which follow the header
   std::uint16_t begin_of_entries;
 };
 struct TableInfo {
@@ -41,7 +41,7 @@ struct MetaPage {
   std::uint64_t transaction;
 };
 struct NodeHeader {    // precedes an entry's key
-  std::uint32_t size;  // of its value; in a branch: the child page, together with `flags`
+  std::uint32_t size;  // of the value; in a branch page, with `flags`: the child's index
   std::uint16_t flags;
   std::uint16_t key_size;
 };
@@ -115,8 +115,8 @@ Caffe2Tensor read_tensor(protozero::pbf_reader reader) {
   return tensor;
 }
 
-/// A memory-mapped LMDB. It is parsed here because LMDB's library trusts the file: damaged pages
-/// could lead it outside the mapping.
+/// A memory-mapped LMDB. It is parsed here because the LMDB library trusts the file: damaged pages
+/// could make it read outside the mapping.
 class LmdbSource : public ImageSource {
  public:
   LmdbSource(const fs::path& path, BadSamples& bad) {
@@ -165,7 +165,7 @@ class LmdbSource : public ImageSource {
  private:
   enum class PageKind : unsigned { kBranch = 1, kLeaf = 2, kOverflow = 4 };
 
-  /// Reads the newer of the two meta pages at the beginning, which locate the table.
+  /// Locates the table using the newer of the two meta pages at the start of the file.
   void read_meta() {
     const std::size_t size = file_.bytes().size();
     const MetaPage first = meta_at(0);
@@ -177,9 +177,8 @@ class LmdbSource : public ImageSource {
     const bool first_is_later = first.transaction >= second.transaction;
     const MetaPage& meta = first_is_later ? first : second;
     if (size / page_size_ <= meta.last_page) {
-      fail_data(
-          "{}: truncated: {} bytes, but its last page, counted from 0, is {} of {} bytes each",
-          name_, size, meta.last_page, page_size_);
+      fail_data("{}: truncated: the file has {} bytes, but its pages 0 to {} have {} bytes each",
+                name_, size, meta.last_page, page_size_);
     }
     table_ = meta.table;
     if (table_.entries > size / sizeof(NodeHeader) || table_.levels > kMostLevels ||
@@ -201,7 +200,7 @@ class LmdbSource : public ImageSource {
     return meta;
   }
 
-  /// Returns a page of the given kind, with everything after it in the file.
+  /// Returns the file's bytes from the start of a page of the given kind.
   Bytes page(std::uint64_t index, PageKind kind) const {
     const Bytes bytes = file_.bytes();
     if (index >= bytes.size() / page_size_) fail(index, "it is beyond the end of the file");
@@ -214,8 +213,8 @@ class LmdbSource : public ImageSource {
     return found;
   }
 
-  /// Adds the entries below a page that is `levels` above the bottom of the tree, 1 for a leaf.
-  /// Every leaf has an entry, so even a cycle of pages terminates.
+  /// Adds the entries below a page. `levels`: its height in the tree, 1 for a leaf. Every leaf has
+  /// an entry, so this terminates even if pages form a cycle.
   void add_page(std::uint64_t index, unsigned levels) {
     const bool is_leaf = levels == 1;
     const Bytes found = page(index, is_leaf ? PageKind::kLeaf : PageKind::kBranch);
@@ -270,7 +269,7 @@ class LmdbSource : public ImageSource {
   MappedFile file_;
   std::size_t page_size_ = 0;
   TableInfo table_{};
-  std::vector<LmdbEntry> samples_;  // in the end, values are the pictures alone
+  std::vector<LmdbEntry> samples_;  // after construction, values are only the pictures
 };
 
 }  // namespace
@@ -356,8 +355,8 @@ void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry
   require(mdb_env_create(&environment), "create");
   const std::unique_ptr<MDB_env, void (*)(MDB_env*)> owner(environment, &mdb_env_close);
   require(mdb_env_set_mapsize(environment, kMostBytes), "reserve");
-  // Syncs only at the end: an unfinished database is discarded. No other process knows of it yet,
-  // so no lock file is needed; that file is mapped and would kill this process on a full disk.
+  // Syncs only at the end, because an unfinished database is discarded. No other process uses it,
+  // so it needs no lock file, which is memory-mapped and would kill this process on a full disk.
   require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");
   for (std::int64_t number = 0; number < count;) {
     MDB_txn* begun = nullptr;

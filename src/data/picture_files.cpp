@@ -33,8 +33,8 @@ bool is_plain_text(std::string_view name) {
   return true;
 }
 
-/// Picture files below a folder, one per sample. Uses a few dozen bytes of memory per file, because
-/// every process lists them.
+/// Picture files below a folder, one per sample. Uses only a few dozen bytes of memory per file,
+/// because every process lists all files.
 class PictureFiles : public ImageSource {
  public:
   std::string path(std::int64_t sample) const override { return std::string(path_view(sample)); }
@@ -61,7 +61,7 @@ class PictureFiles : public ImageSource {
  protected:
   PictureFiles(fs::path folder, BadSamples& bad) : folder_(std::move(folder)), bad_(bad) {}
 
-  /// Adds a sample. Returns why the file cannot be one, as the end of a message, or "" on success.
+  /// Adds a file as a sample. Returns "", or the end of an error message if the file is unusable.
   std::string add_file(std::string_view path, mode_t mode, off_t size, std::int32_t label) {
     if (!S_ISREG(mode)) return ": not a regular file";
     if (size == 0) return ": byte 0: an empty file instead of an image";
@@ -105,7 +105,7 @@ class PictureFiles : public ImageSource {
   }
 
   fs::path folder_;
-  BadSamples& bad_;  // used while the files are listed
+  BadSamples& bad_;  // used only while listing files
 
  private:
   std::string paths_;  // relative to folder_, each NUL-terminated
@@ -126,7 +126,7 @@ constexpr std::array<std::pair<std::string_view, const char*>, 9> kForeignFolder
     {"__pycache__", "created by Python"},
 }};
 
-/// Returns why a folder cannot be a class or part of one, or null for a user's own folder.
+/// Returns why a folder cannot be a class or a part of one, or null if it can.
 const char* reason_to_ignore(std::string_view folder) {
   for (const auto& [name, reason] : kForeignFolders) {
     if (folder == name) return reason;
@@ -186,15 +186,15 @@ class ImageFolder : public PictureFiles {
     return !entry.is_folder && imaging::has_picture_extension(entry.name);
   }
 
-  /// Returns the end of a message: why the first left-out folder is not a class.
+  /// Returns the end of a message, saying why the first left-out folder is not a class.
   std::string first_reason() const {
     if (left_out_.folders.empty()) return "";
     const auto& [folder, reason] = *left_out_.folders.begin();
     return fmt::format("; left out: {} ({})", on_one_line(folder), reason);
   }
 
-  /// Returns the entries of a folder, sorted by name, without hidden files and left-out folders;
-  /// follows links. Only pictures and links are examined, not other files.
+  /// Returns the entries of a folder, sorted by name, without hidden files and left-out folders.
+  /// Follows links. Calls stat only for pictures and links.
   std::vector<FolderEntry> list_folder(const fs::path& relative) {
     const fs::path folder = relative.empty() ? folder_ : folder_ / relative;
     std::vector<FolderEntry> entries;
@@ -364,7 +364,7 @@ class CsvReader {
   std::uint32_t next_line_ = 1;
 };
 
-/// Positions of the columns of a list.
+/// Column positions in a list.
 struct ListColumns {
   std::size_t count = 0;
   std::size_t path = 0;
@@ -453,7 +453,7 @@ class ImageList : public PictureFiles {
     }
   }
 
-  /// Adds a row's sample. Returns false if it is bad.
+  /// Adds a row's sample. Returns false if it is unusable.
   bool add_row(const CsvReader& csv, const ListColumns& columns,
                const std::vector<std::string>& fields) {
     if (fields.size() != columns.count) {
@@ -493,7 +493,7 @@ class ImageList : public PictureFiles {
              kind_.is_test ? "test, since this list is the test set" : "train, validation or test");
   }
 
-  /// Drops sample `last`, whose file is already sample `first`. Fails if the two rows differ.
+  /// Drops sample `last`, which is the same file as sample `first`. Fails if the two rows differ.
   void drop_repeated(const CsvReader& csv, std::uint32_t first, std::uint32_t last) {
     const auto refuse = [&](const char* what) {
       csv.fail("{} is also on line {}, with a different {}", shown(path(last)), lines_[first],
@@ -507,8 +507,8 @@ class ImageList : public PictureFiles {
     ++left_out_.duplicates;
   }
 
-  /// Numbers the classes, which so far are numbered by first appearance: integers are class
-  /// numbers; otherwise, the sorted labels are the classes.
+  /// Replaces the provisional class numbers (order of first appearance) with the labels themselves
+  /// if they are integers, otherwise with their positions among the sorted labels.
   void number_labels() {
     std::vector<std::string> names;
     const std::string* integer = nullptr;

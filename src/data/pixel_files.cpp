@@ -12,18 +12,18 @@ namespace mnist_train::data {
 
 namespace {
 
-constexpr std::uint8_t kUnsignedByte = 0x08;  // code of the element type
+constexpr std::uint8_t kUnsignedByte = 0x08;  // IDX element type
 constexpr std::size_t kMaxDimensions = 4;
 constexpr std::size_t kMostHeaderBytes = 4 + 4 * kMaxDimensions;
 
 // Deflate compresses zeros 1032:1, but images far less than 100:1. A file that claims a higher
-// ratio than this is a decompression bomb or has a false header. Small files are exempt, because
-// they do no harm.
+// ratio than kMaxExpansion is a decompression bomb or has a wrong header. Small files are exempt,
+// because they do no harm.
 constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
 
-/// An opened IDX file of unsigned bytes, with a checked header and unread values. Compression is
-/// detected by content, not by file name.
+/// An open IDX file of unsigned bytes. Its header has been checked; its values are not read yet.
+/// Compression is detected by content, not by file name.
 class IdxReader {
  public:
   explicit IdxReader(const fs::path& path)
@@ -44,7 +44,7 @@ class IdxReader {
   }
 
   /// Returns the values: memory-mapped, from the user's cache of decompressed files, or
-  /// decompressed into memory that is committed page by page as it is written, so a false header
+  /// decompressed into memory that is committed page by page as it is written, so a wrong header
   /// costs nothing.
   IdxFile read() const {
     const Bytes bytes = file_->bytes();
@@ -69,7 +69,7 @@ class IdxReader {
     return {shape_, content.subspan(header_.size()), memory};
   }
 
-  /// Reads labels in [0, limit). Throws Error(kData) for a greater one, with its offset.
+  /// Reads labels in [0, limit). Throws Error(kData) with the offset of the first label outside.
   std::vector<std::int32_t> read_labels(std::int64_t limit) const {
     const IdxFile file = read();
     for (std::size_t i = 0; i < size_; ++i) {

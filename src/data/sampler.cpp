@@ -16,7 +16,7 @@ std::vector<std::int64_t> positions(const Range& range) {
 
 std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t seed,
                                             std::int64_t epoch) {
-  // torch.Generator keeps the lower 32 bits of its seed, and torch.randperm draws like this.
+  // torch.Generator uses the lower 32 bits of its seed, and torch.randperm shuffles like this.
   const std::uint64_t sum = static_cast<std::uint64_t>(seed) + static_cast<std::uint64_t>(epoch);
   std::mt19937 generator(static_cast<std::uint32_t>(sum));
   std::vector<std::int64_t> order = positions({0, count});
@@ -81,8 +81,8 @@ Range PerRankSampler::shard(Range global, int rank) const {
 
 std::vector<std::int64_t> PerRankSampler::order(int rank, std::int64_t seed,
                                                 std::int64_t epoch) const {
-  // With one seed, sets of equal size would be visited in the same order, always pairing the same
-  // samples.
+  // With a shared seed, sets of equal size would be visited in the same order, always pairing the
+  // same samples.
   constexpr std::int64_t kSeedsApart = 1'000'003;
   const std::int64_t count = sizes_[static_cast<std::size_t>(rank)];
   auto order = epoch_permutation(count, seed + rank * kSeedsApart, epoch);

@@ -27,15 +27,14 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t see
 /// the last parts are empty.
 Range shard(Range range, std::int64_t part, std::int64_t parts);
 
-/// Returns integers that add up to `total`, in proportion to `weights` (non-negative, with a
-/// positive sum), by largest remainders, with ties going to the first. Each is at least one if
-/// `total` allows it.
+/// Splits `total` into integers in proportion to `weights` (non-negative, with a positive sum) by
+/// the largest remainder method; ties go to the first. Each is at least one if `total` allows it.
 std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& weights);
 
 /// Returns the number of steps per epoch. Every sample is used, so the last batch may be short.
 std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size);
 
-/// Orders samples when each process has a set of its own (train_per_process). Every sample is
+/// Orders samples when each process has its own training set (train_per_process). Every sample is
 /// visited once per epoch, and every global batch draws evenly from the sets that have samples
 /// left. The sets are concatenated, as in Dataset::train.
 class PerRankSampler {
@@ -43,7 +42,7 @@ class PerRankSampler {
   /// `sizes`: the number of samples in each rank's set, none of them 0.
   explicit PerRankSampler(std::vector<std::int64_t> sizes);
 
-  /// Returns the positions in its own order that a rank uses in the global batch `global`. The
+  /// Returns a rank's share of the global batch `global`, as positions in the rank's own order. The
   /// sizes of all ranks' ranges add up to `global.size()`.
   Range shard(Range global, int rank) const;
   /// Returns the order in which a rank visits its samples in an epoch (counted from 0), as indices
@@ -54,7 +53,7 @@ class PerRankSampler {
 
  private:
   std::vector<std::int64_t> sizes_;
-  // by rank: positions in the global order that belong to it, ascending
+  // by rank: its samples' positions in the global order, ascending
   std::vector<std::vector<std::int64_t>> positions_;
 };
 

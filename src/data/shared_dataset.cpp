@@ -13,7 +13,7 @@
 
 namespace mnist_train::data {
 
-// Members that are serialised unchanged; the offsets of samples are added.
+// Members that are serialised unchanged; `describe` adds the offsets of the samples.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ImageSet, count, channels, height, width, classes, source, paths)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LeftOut, files, folders, duplicates, limit_train, limit_test,
                                    unusable, added)
@@ -39,7 +39,7 @@ std::string describe(const Dataset& dataset, const std::uint8_t* memory) {
   return text;
 }
 
-/// Reads the data set into the memory.
+/// Reads the data set into the shared memory.
 void fill(int fd, DatasetReader& reader) {
   reader.require_memory();
   const std::uint64_t end = reader.bytes();
@@ -103,7 +103,7 @@ SharedDataset::SharedDataset() : memory_fd_(::memfd_create("mnist-train-samples"
 void SharedDataset::publish(const settings::DataOptions& options, Splits splits,
                             const fs::path& record) {
   reading_ = start_task([this, options, splits, record] {
-    const UniqueFd announces = std::move(ready_write_fd_);  // hangs up at the end, or on failure
+    const UniqueFd announces = std::move(ready_write_fd_);  // closed at the end or on failure
     DatasetReader reader(options, splits, record, &cancelled_);
     fill(memory_fd_.get(), reader);
     const char ready = 1;

@@ -69,7 +69,7 @@ NamedFiles named_files(const DataOptions& options) {
   return files;
 }
 
-/// Opens a source. If that fails because the file is of another kind, the message says which.
+/// Opens a source. If that fails because the file has an unsupported format, the message names it.
 /// `trained_on`: the first training set, or null if this is it.
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
                                          SplitName split, const ImageSource* trained_on,
@@ -115,7 +115,7 @@ void number_classes(Sources& sources, const DatasetRecord* record, BadSamples& b
   if (names.empty()) return;
   sources.class_names.assign(names.begin(), names.end());
   for (const auto& source : sources.train_sources) {
-    BadSamples missing(/*skip=*/true);  // one process need not have all classes
+    BadSamples missing(/*skip=*/true);  // a single process may lack classes
     source->use_classes(sources.class_names, missing);
   }
   if (sources.test_source) sources.test_source->use_classes(sources.class_names, bad);
@@ -188,7 +188,7 @@ const ImageSource& most_classes(const Sources& sources) {
 }
 
 /// Rejects training sets with samples for fewer than half of their classes: a single wrong label
-/// would add empty classes.
+/// can add many empty classes.
 void require_few_gaps(const Sources& sources) {
   std::set<std::int32_t> labels;
   for (const auto& source : sources.train_sources) {

@@ -48,7 +48,7 @@ struct ImageGeometry {
   }
   /// Returns channels, height and width for messages, e.g. "3 x 244 x 244".
   std::string text() const;
-  /// Returns a text that identifies the conversion from files to pixels, for hashes.
+  /// Returns a text that identifies the conversion from files to pixels, to be hashed.
   std::string hashed_text() const;
 };
 
@@ -60,13 +60,13 @@ void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
 /// Copies data.fit, data.background and data.max_pixels into a geometry.
 void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& options);
 
-/// Decodes a picture into `out` as planes [C,H,W] of `geometry`: the only path from a file to
-/// pixels. Throws Error(kData) like imaging::decode and require_geometry.
+/// Decodes a picture into `out` as planes [C,H,W] of `geometry`, in training and `predict` alike.
+/// Throws Error(kData) like imaging::decode and require_geometry.
 void decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::string& name,
                     std::uint8_t* out);
 
-/// Collects problems with single samples: either the first one is thrown as an Error, or all are
-/// listed and their samples skipped.
+/// Handles unusable samples: either the first one is thrown as an Error, or all are skipped and
+/// listed.
 class BadSamples {
  public:
   explicit BadSamples(bool skip) : skip_(skip) {}
@@ -99,9 +99,9 @@ struct LeftOut {
 /// The set to which a list's `holdout` column assigns a sample.
 enum class Part : std::uint8_t { kTrain, kValidation, kTest };
 
-/// Labelled images in files of one format, already opened: labels and classes are known, images are
-/// read on demand, from any number of threads. A source holds either pixels of one geometry or
-/// encoded images, each with its own geometry.
+/// Labelled images in files of one format. The files are already open, so labels and classes are
+/// known; images are read on demand, from any number of threads. A source holds either pixels of
+/// one geometry or encoded images, each with its own geometry.
 class ImageSource {
  public:
   static constexpr std::int64_t kMostClasses = settings::kMaxClasses;
@@ -144,7 +144,7 @@ class ImageSource {
   void decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,
               Buffer& buffer) const;
 
-  /// Loads the data that the first `read` would otherwise have to load. Throws Error(kData).
+  /// Loads the data that the first `read` would otherwise load. Throws Error(kData).
   virtual void load() const {}
 
   /// Renumbers the classes to match `names`, which is sorted. Throws Error(kData) for classes that
@@ -165,8 +165,8 @@ class ImageSource {
   std::vector<std::string> notes_;
 };
 
-/// Samples of one or more sources in some order. Limits, hold-outs and skipped samples are views of
-/// views.
+/// Samples of one or more sources in some order. Limits, held-out sets and skipped samples are
+/// implemented as views of views.
 ///
 ///   const SampleView all({cats, dogs});                       // all cats, then all dogs
 ///   const SampleView some = all.select(positions({0, 100}));  // the first 100 of them
@@ -208,7 +208,7 @@ class SampleView {
               Buffer& buffer) const {
     source_of(position).decode(at(position).sample, geometry, out, buffer);
   }
-  /// Returns the text that decides whether a sample is drawn: its path, or its number in its
+  /// Returns the text whose hash decides whether a sample is drawn: its path, or its number in its
   /// source.
   std::string drawn_by(std::int64_t position) const {
     std::string text = path(position);
@@ -241,14 +241,14 @@ struct Drawn {
 
 /// Draws a fraction of each class from the samples at positions `among`. Within a class, samples
 /// are sorted by the SHA-256 of `seed:path` (`seed:number` if they have no paths), and the first
-/// max(1, round(n × fraction)) of n are drawn, halves rounded up, but never all: at least one
-/// stays, so a class with a single sample loses none. Adding or removing a sample thus moves few
-/// others.
+/// max(1, round(n × fraction)) of n are drawn, rounding half up. At least one sample always stays,
+/// so a class with a single sample loses none. Adding or removing a sample thus moves few others.
 Drawn draw_fraction(const SampleView& samples, const std::vector<std::int64_t>& among,
                     double fraction, std::int64_t seed);
 
 /// Returns the positions of `limit` samples drawn in the same order. Each class gets a share in
-/// proportion to its size, by largest remainders, and at least one sample if the limit allows it.
+/// proportion to its size, by the largest remainder method, and at least one sample if the limit
+/// allows it.
 std::vector<std::int64_t> draw_limit(const SampleView& samples, std::int64_t limit,
                                      std::int64_t seed);
 
@@ -265,14 +265,14 @@ struct DatasetRecord;
 /// The opened files of a data set.
 struct Sources {
   std::vector<std::shared_ptr<ImageSource>> train_sources;  // one, or one per process
-  std::shared_ptr<ImageSource> test_source;                 // null: not wanted, or part of train
-  std::vector<std::string> class_names;                     // by class number; empty if none
-  ImageGeometry geometry;                                   // of all images, after conversion
+  std::shared_ptr<ImageSource> test_source;  // null: not requested, or taken from train
+  std::vector<std::string> class_names;      // by class number; empty if none
+  ImageGeometry geometry;                    // of all images, after conversion
 };
 
-/// Finds and opens the files that `options` name. `record`: of a run to evaluate, which numbers the
-/// classes of a drawn test set, or null. Throws Error(kData) if a file is missing or invalid or if
-/// geometries differ, and ConfigKeyError if a list and `options` contradict each other.
+/// Finds and opens the files that `options` name. `record`: that of the run to evaluate, or null;
+/// it numbers the classes of a drawn test set. Throws Error(kData) if a file is missing or invalid
+/// or if geometries differ, and ConfigKeyError if a list and `options` contradict each other.
 Sources open_sources(const settings::DataOptions& options, bool with_test,
                      const DatasetRecord* record, BadSamples& bad);
 
@@ -297,15 +297,15 @@ void refuse_other_kind(const fs::path& path);
 fs::path find_named_dataset(const settings::NamedDataset& dataset,
                             const std::optional<fs::path>& root);
 
-/// Returns the command with which a user downloads a data set into a folder that is searched.
+/// Returns the command that downloads a data set into a folder that find_named_dataset searches.
 std::string fetch_command(const settings::NamedDataset& dataset);
 
-/// Finds the images file and the labels file of a split. The location is both files; or the images
-/// file, whose labels file has the same name with "labels" instead of "images" and "idx1" instead
-/// of "idx3"; or a folder, in which the split's names begin with "train", or with "t10k" or "test",
-/// unless it contains only one pair of files; or a folder above the only one with images. Files may
-/// be raw or gzip-compressed, and each may be in a folder of the same name. Throws Error(kData) if
-/// there is no such pair or more than one.
+/// Finds the images file and the labels file of a split. The location names both files; or only the
+/// images file, in which case the labels file has the same name with "labels" instead of "images"
+/// and "idx1" instead of "idx3"; or a folder, in which the split's files begin with "train", or
+/// with "t10k" or "test", unless it contains only one pair of files; or a parent of the only folder
+/// with images. Files may be raw or gzip-compressed, and each may be in a folder of the same name.
+/// Throws Error(kData) if there is no such pair or more than one.
 settings::DataLocation find_idx_files(settings::DataLocation location, SplitName split);
 
 /// Finds the CIFAR-10 binary batches of a split: data_batch_1.bin to data_batch_5.bin or
@@ -321,14 +321,14 @@ struct IdxFile {
   std::shared_ptr<const void> owner;
 };
 
-/// Reads an IDX file of unsigned bytes. Throws Error(kData) with the file and byte
-/// offset (in the decompressed data): bad magic, another element type, a dimension of 0, an
-/// impossible size, too few or too many bytes, a broken gzip stream.
+/// Reads an IDX file of unsigned bytes. Throws Error(kData) with the file and byte offset (in the
+/// decompressed data) for bad magic, another element type, a dimension of 0, an impossible size,
+/// too few or too many bytes, or a broken gzip stream.
 IdxFile read_idx_file(const fs::path& path);
 
 /// Opens images [n,h,w] or [n,c,h,w] and their labels [n] and checks that they match. The number of
 /// classes is `max_classes`, by default the largest label + 1. Throws Error(kData) if counts
-/// differ, shapes do not fit, or a label is too large.
+/// differ, shapes are invalid, or a label is too large.
 std::shared_ptr<ImageSource> open_idx(const settings::DataLocation& files,
                                       std::int64_t max_classes = ImageSource::kMostClasses);
 
@@ -341,9 +341,9 @@ std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files);
 /// Lists the pictures (imaging::kPictureExtensions) in a folder of class folders, like
 /// torchvision's ImageFolder: the sorted names of the class folders are the classes, and class
 /// folders may be nested. Files of other kinds, folders without pictures, hidden folders and those
-/// made by other programs are left out. A folder that contains pictures directly is a single class
-/// with that folder's name. Opens no file. Throws Error(kData) with the path for an empty file, a
-/// name with control bytes or invalid UTF-8, circular links, and pictures next to class folders.
+/// of other programs are left out. A folder that contains pictures directly is a single class with
+/// that folder's name. Opens no files. Throws Error(kData) with the path for an empty file, a name
+/// with control bytes or invalid UTF-8, circular links, and pictures next to class folders.
 std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad);
 
 /// How to read a list of pictures.
@@ -355,17 +355,17 @@ struct ListKind {
 /// Reads a list of pictures: a CSV file (RFC 4180, UTF-8, with a header) with the columns `path` or
 /// `file_name` (relative to the list, or absolute), `label` and optionally `holdout` (train,
 /// validation, test). If all labels are integers, they are class numbers; otherwise, the sorted
-/// labels are the classes. Repeated rows are left out and counted. Opens no picture. Throws
+/// labels are the classes. Repeated rows are left out and counted. Opens no pictures. Throws
 /// Error(kData) with the list and line for a malformed row, a missing file, a path with two labels,
-/// or another word in `holdout`.
+/// or an unknown word in `holdout`.
 std::shared_ptr<ImageSource> open_image_list(const fs::path& file, const ListKind& kind,
                                              BadSamples& bad);
 
-/// Opens a Caffe2 LMDB, given as its folder or file. Samples are in key order; the framing of every
-/// record is read, but not its image. The number of classes is the largest label + 1. The database
-/// must not be modified meanwhile; nothing is written to it, not even its lock file, so the file
-/// system may be read-only. Throws Error(kData) with the file and key for a database that is
-/// missing, damaged or empty, and for records of another kind.
+/// Opens a Caffe2 LMDB, given as its folder or file. Samples are in key order. Every record is
+/// parsed, but its image is not decoded. The number of classes is the largest label + 1. The
+/// database must not be modified while it is open. Nothing is written, not even the lock file, so
+/// the file system may be read-only. Throws Error(kData) with the file and key for a database that
+/// is missing, damaged or empty, and for invalid records.
 std::shared_ptr<ImageSource> open_lmdb(const fs::path& path, BadSamples& bad);
 
 /// One sample of a Caffe2 LMDB: an encoded image and its class number.
@@ -380,9 +380,9 @@ struct Caffe2Record {
 /// tensor.
 Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name);
 
-/// Draws digits in MNIST's geometry, for machines without data: glyphs of varying weight, rotated,
-/// sheared, scaled and shifted. Samples are numbered [first, first + count) and depend only on
-/// their number; labels cycle through 0 to 9.
+/// Draws digits of MNIST's image size, for machines without data: glyphs of varying weight,
+/// rotated, sheared, scaled and shifted. Samples are numbered [first, first + count) and depend
+/// only on their number; labels cycle through 0 to 9.
 std::shared_ptr<ImageSource> draw_digits(std::int64_t first, std::int64_t count);
 
 /// Sizes and kinds of the pictures in an image folder, estimated from a subset.

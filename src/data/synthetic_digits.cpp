@@ -24,8 +24,8 @@ constexpr std::array<std::string_view, kRows> kGlyphs{
     "#   #   #    #    #   #    #  #   # #   #  #    #   #    # ",
     " ###   ###  #####  ###     #   ###   ###   #     ###   ##  "};
 
-/// Returns the ink, 0 to 1, at a point of a glyph, interpolated between the centres of its cells,
-/// which are at whole numbers.
+/// Returns the ink, from 0 to 1, at a point of a glyph, interpolated between the centres of its
+/// cells, which have integer coordinates.
 double ink_at(std::int64_t digit, double column, double row) {
   const int left = static_cast<int>(std::floor(column));
   const int top = static_cast<int>(std::floor(row));
@@ -52,7 +52,7 @@ void draw(std::int64_t sample, std::uint8_t* image) {
   const double rows_per_pixel = kRows / between(18, 22);
   const double centre_x = kSide / 2.0 + between(-2, 2);
   const double centre_y = kSide / 2.0 + between(-2, 2);
-  const double weight = between(1.2, 2.4);  // more makes strokes wider
+  const double weight = between(1.2, 2.4);  // larger values widen strokes
   for (int y = 0; y < kSide; ++y) {
     for (int x = 0; x < kSide; ++x) {
       const double right = x + 0.5 - centre_x;

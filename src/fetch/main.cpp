@@ -25,7 +25,7 @@ constexpr int kMostAttempts = 100;                  // each must make progress
 constexpr std::uint64_t kContainerBytes = 1 << 16;  // gzip may enlarge incompressible data
 constexpr std::size_t kPiece = 1 << 20;
 constexpr long kConnectTimeout_s = 15;
-constexpr long kSilence_s = 30;  // maximum time without a byte
+constexpr long kSilence_s = 30;  // maximum time without receiving a byte
 constexpr long kMostRedirects = 5;
 
 template <typename... Parts>
@@ -66,7 +66,7 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   return "SHA-256 of the content is " + digest + ", expected " + wanted.sha256;
 }
 
-/// Ensures that only one process downloads into a folder: a lock file, removed with the object.
+/// Lets only one process download into a folder, using a lock file that the destructor removes.
 class FolderLock {
  public:
   /// Waits if another process holds the lock.
@@ -79,7 +79,7 @@ class FolderLock {
   ~FolderLock() { ::unlink(path_.c_str()); }
 
  private:
-  /// Returns whether the locked file is still the one that others will open.
+  /// Returns whether the locked file is still the one at the path, which other processes open.
   bool take() {
     file_ = open_private_file(path_, ExitCode::kConfig);
     FileLock lock = take_file_lock(file_.get());
@@ -161,8 +161,8 @@ struct Transfer {
 };
 
 /// Appends the missing content of `url` (http, https, file) to `part`. Asks the server to start at
-/// the current size, or requests everything if it cannot. Received bytes stay in the file in any
-/// case. Content beyond `max_bytes` is rejected. Throws Error(kData) if the file cannot be written.
+/// the current size, or requests everything if it cannot. Keeps received bytes on failure, unless
+/// they exceed `max_bytes`. Throws Error(kData) if the file cannot be written.
 Transfer download(const std::string& url, const fs::path& part, std::uint64_t max_bytes) {
   const UniqueFd file = open_private_file(part, ExitCode::kData);
   struct stat status {};
@@ -188,7 +188,7 @@ Transfer download(const std::string& url, const fs::path& part, std::uint64_t ma
   }
   if (target.too_long) {
     empty(target);
-    return {"longer than the " + std::to_string(max_bytes) + " bytes that it may have"};
+    return {"longer than the maximum of " + std::to_string(max_bytes) + " bytes"};
   }
   if (code == CURLE_OK) return {};
   const bool is_interrupted = code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR ||
@@ -230,7 +230,7 @@ std::string fetch_from(const std::string& url, const fs::path& part,
 /// Removes the partial files of other mirrors.
 void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
   const std::string prefix = "." + file.name + ".";
-  std::error_code ignored;  // belongs to another user
+  std::error_code ignored;  // the file may belong to another user
   for (const fs::path& path : paths_in(folder)) {
     const std::string name = path.filename().string();
     if (name.starts_with(prefix) && name.ends_with(".part")) fs::remove(path, ignored);
@@ -265,7 +265,7 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
   }
   data::fail_data(
       "{}: could not be fetched, see above\nUse another mirror with --mirror URL; file:// URLs "
-      "work, too.",
+      "also work.",
       path.string());
 }
 

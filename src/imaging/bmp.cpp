@@ -8,14 +8,14 @@ namespace mnist_train::imaging {
 
 namespace {
 
-constexpr std::size_t kInfo = 14;     // offset of the header after the file header
-constexpr std::size_t kOldInfo = 12;  // header size in OS/2, which uses 16-bit dimensions
+constexpr std::size_t kInfo = 14;     // offset of the info header
+constexpr std::size_t kOldInfo = 12;  // size of the OS/2 header, with 16-bit dimensions
 constexpr std::size_t kPaletteBytes = WUFFS_BASE__PIXEL_FORMAT__INDEXED__PALETTE_BYTE_LENGTH;
 constexpr std::size_t kPaletteEntry = 4;  // blue, green, red, alpha
 
 bool is_old(Bytes bytes) { return little_endian(bytes, kInfo, 4) == kOldInfo; }
 
-/// Returns whether masks define the bits of each colour.
+/// Returns whether bit masks define the colours.
 bool has_masks(Bytes bytes) {
   constexpr std::int64_t kBitFields = 3;
   return !is_old(bytes) && little_endian(bytes, kInfo + 16, 4) == kBitFields;
@@ -25,15 +25,15 @@ std::int64_t bits_per_pixel(Bytes bytes) {
   return little_endian(bytes, kInfo + (is_old(bytes) ? 10 : 14), 2);
 }
 
-/// Returns the number of palette colours, like Pillow.
+/// Returns the number of palette colours, as Pillow counts them.
 std::size_t colours_of(Bytes bytes) {
   const std::int64_t stated = is_old(bytes) ? 0 : little_endian(bytes, kInfo + 32, 4);
   return static_cast<std::size_t>(stated > 0 ? std::min<std::int64_t>(stated, 256)
                                              : std::int64_t{1} << bits_per_pixel(bytes));
 }
 
-/// Decodes to one of Wuffs's pixel formats. Returns the bytes, preceded by the palette if there is
-/// one.
+/// Decodes to one of Wuffs's pixel formats. Returns the palette, if there is one, followed by the
+/// pixel bytes.
 std::vector<std::uint8_t> decode_to(std::uint32_t format, std::size_t bytes_per_pixel, Bytes bytes,
                                     const Header& header, const std::string& name) {
   const auto require = [&](const wuffs_base__status& status) {

@@ -34,14 +34,14 @@ void check_size(const Header& header, const std::string& name, std::int64_t max_
       width, height, max_pixels);
 }
 
-/// Composites one channel on an opaque background, like Pillow's alpha_composite.
+/// Composites one channel over an opaque background, like Pillow's alpha_composite.
 std::uint8_t blend(int value, int alpha, int background) {
   const int sum = 128 * (value * alpha + background * (255 - alpha)) + 128 * 128;
   return static_cast<std::uint8_t>(((sum >> 8) + sum) >> 15);
 }
 
-/// Removes the alpha channel, which is the last of 2 or 4. Gray becomes RGB on a coloured
-/// background.
+/// Composites an image over the background and drops alpha, the last of its 2 or 4 channels. Gray
+/// becomes RGB on a coloured background.
 Image composite(const Image& image, const Colour& background) {
   const bool is_gray = background[0] == background[1] && background[1] == background[2];
   const std::int64_t colours = image.channels - 1;
@@ -59,7 +59,7 @@ Image composite(const Image& image, const Colour& background) {
   return result;
 }
 
-/// Rotates and mirrors an image upright.
+/// Rotates and mirrors an image upright, given its EXIF orientation.
 Image upright(Image image, int orientation) {
   if (orientation == 1) return image;
   const bool swaps = orientation >= 5;

@@ -39,18 +39,18 @@ inline constexpr std::int64_t kMostPixels = 64LL << 20;
 Image from_planes(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
                   std::int64_t width);
 
-/// Converts gray to RGB by repetition, and RGB to gray by ITU-R 601-2 luma like Pillow's
-/// convert("L"). `channels` is 1 or 3.
+/// Converts gray to RGB by repeating the channel, and RGB to gray by ITU-R 601-2 luma, like
+/// Pillow's convert("L"). `channels` is 1 or 3.
 Image with_channels(Image image, std::int64_t channels);
 
-/// Resizes, bilinear with antialiasing: each output pixel is a mean of input pixels with triangular
-/// weights that widen as the image shrinks, like Pillow's resize(BILINEAR), torchvision's with
-/// antialias, and DALI's default. Values are within 1 of Pillow's, which rounds between its two
-/// passes.
+/// Resizes, bilinear with antialiasing: each output pixel is a weighted mean of input pixels, with
+/// a triangle filter that widens as the image shrinks, like Pillow's resize(BILINEAR),
+/// torchvision's resize with antialias, and DALI's default. Values are within 1 of Pillow's, which
+/// rounds between its two passes.
 Image resize(const Image& image, std::int64_t height, std::int64_t width);
 
-/// The size to which a picture is resized, and the position of its first pixel on a canvas. Parts
-/// outside the canvas are cut off. The default fit, the size of the canvas, stretches the picture.
+/// The size to which a picture is resized, and the position of its top left pixel on a canvas.
+/// Parts outside the canvas are cut off. A framing of the canvas size stretches the picture.
 struct Framing {
   std::int64_t height = 0;
   std::int64_t width = 0;
@@ -58,10 +58,10 @@ struct Framing {
   std::int64_t left = 0;
 };
 
-/// Covers the canvas, cropping both ends of one side: for a square canvas, torchvision's Resize of
-/// the shorter side and CenterCrop, with the same rounding.
+/// Covers the canvas, cropping both ends of one dimension: for a square canvas, torchvision's
+/// Resize of the shorter side and CenterCrop, with the same rounding.
 Framing cropped(const Image& image, std::int64_t height, std::int64_t width);
-/// Shows the whole picture, with bars at both ends of one side, like Pillow's ImageOps.pad.
+/// Shows the whole picture, with bars at both ends of one dimension, like Pillow's ImageOps.pad.
 Framing padded(const Image& image, std::int64_t height, std::int64_t width);
 
 /// Draws the picture on a canvas of `background` and writes it to `out` as planes [channels,
@@ -92,8 +92,8 @@ bool has_picture_extension(std::string_view name);
 /// Returns the command that converts a picture in another format to PNG.
 std::string conversion_command(const std::string& name);
 
-/// Returns, in brackets, the command that converts all files in a folder with this lower-case
-/// extension, or "" unless it belongs to an unsupported picture format.
+/// Returns, in parentheses, the command that converts all files with this lower-case extension in a
+/// folder, or "" if it is not the extension of an unsupported picture format.
 std::string conversion_hint(std::string_view extension);
 
 /// Format and size of an image, from the first bytes of its file.
@@ -104,14 +104,14 @@ struct Header {
   /// In PNG and JPEG, as stored: gray 1, gray with alpha 2, RGB or palette 3, RGBA or CMYK 4.
   std::int64_t components = 0;
   int orientation = 1;  // from EXIF: 1 (upright) to 8
-  /// Whether it is an upright opaque 8-bit PNG, or a gray or RGB JPEG, which all decoders read the
-  /// same way.
+  /// Whether all decoders read the file identically: true for upright opaque PNGs of up to 8 bits
+  /// and for upright gray or RGB JPEGs.
   bool is_plain = false;
 };
 
 /// Reads and checks a picture's header without decoding or allocating. Throws Error(kData) with
-/// `name` and the byte offset: an empty file, another format, a broken header, a size of 0 or above
-/// `max_pixels`.
+/// `name` and the byte offset for an empty file, another format, a broken header, or a size of 0 or
+/// above `max_pixels`.
 Header read_header(Bytes bytes, const std::string& name, std::int64_t max_pixels = kMostPixels);
 
 /// Throws Error(kData) with `name`, the byte offset and the formatted `problem`.
@@ -125,7 +125,7 @@ template <class... Values>
 /// Encodes an image as PNG with 8 bits per channel.
 std::string encode_png(const Image& image);
 
-/// Encodes an image as baseline JFIF. `quality` is from 1 to 100; from 90, chroma is not
+/// Encodes an image as baseline JFIF. `quality` is from 1 to 100; from 90 on, chroma is not
 /// subsampled.
 std::string encode_jpeg(const Image& image, int quality);
 

@@ -6,7 +6,7 @@
 
 namespace mnist_train::imaging {
 
-/// The functions of a format, which throw Error(kData) with the name.
+/// The functions for one format. They throw Error(kData) with `name`.
 struct Codec {
   bool (*recognises)(Bytes bytes);
   /// Reads the header without checking sizes.

@@ -11,7 +11,7 @@ namespace {
 /// The input positions and weights for each output position along one axis.
 struct AxisWindows {
   std::vector<std::int64_t> begin{};   // [positions]
-  std::vector<std::int64_t> first{0};  // [positions + 1]: index of its first weight
+  std::vector<std::int64_t> first{0};  // [positions + 1]: index of a position's first weight
   std::vector<float> weights{};
 };
 
@@ -54,7 +54,7 @@ AxisWindows windows(std::int64_t from, std::int64_t to, Positions wanted) {
 using Floats = float __attribute__((vector_size(16)));
 
 /// Resizes two rows of `channels` (1 or 3) interleaved values; reads one value past the end. All
-/// channels of a pixel are summed at once, each in the order of its window.
+/// channels of a pixel are summed at once, each in window order.
 template <std::size_t channels>
 void resample_rows(const AxisWindows& columns, std::array<const float*, 2> in,
                    std::array<float*, 2> out) {
@@ -161,7 +161,7 @@ Framing padded(const Image& image, std::int64_t height, std::int64_t width) {
   } else if (ratio < wanted) {
     result.width = std::llrint(real(image.width) / real(image.height) * real(height));
   }
-  // Pillow fails if less than half a pixel is left.
+  // Pillow fails if a side rounds to 0.
   result.height = std::max<std::int64_t>(result.height, 1);
   result.width = std::max<std::int64_t>(result.width, 1);
   result.top = std::llrint(real(height - result.height) * 0.5);
@@ -171,7 +171,7 @@ Framing padded(const Image& image, std::int64_t height, std::int64_t width) {
 
 void draw_planes(Image image, const Framing& framing, std::int64_t channels, std::int64_t height,
                  std::int64_t width, const Colour& background, std::uint8_t* out) {
-  // Gray is resized before it is copied to the channels, with the same result.
+  // Gray images are resized before their channel is repeated, with the same result.
   if (image.channels > channels) image = with_channels(std::move(image), channels);
   const Positions rows = visible(framing.height, framing.top, height);
   const Positions columns = visible(framing.width, framing.left, width);

@@ -1,4 +1,4 @@
-// jpeglib.h uses FILE and size_t without including them.
+// jpeglib.h uses FILE and size_t without including their headers.
 // clang-format off
 #include <cstddef>
 #include <cstdio>
@@ -24,7 +24,7 @@ bool is_frame_header(std::uint8_t marker) {
 
 /// libjpeg reports errors through functions that must not return: they jump back to the caller.
 struct ErrorManager {
-  jpeg_error_mgr functions;  // must be first: libjpeg casts its address to this object
+  jpeg_error_mgr functions;  // must be first: its address is cast to ErrorManager
   std::jmp_buf back;
   std::array<char, JMSG_LENGTH_MAX> message;
 };
@@ -46,7 +46,7 @@ void refuse_truncation(j_common_ptr codec, int level) {
   if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER)) leave(codec);
 }
 
-/// A scan takes few bytes, but requires a pass over the whole image.
+/// Limits the number of scans: a few bytes can request a pass over the whole image.
 void limit_scans(j_common_ptr codec) {
   const auto* decoder = reinterpret_cast<jpeg_decompress_struct*>(codec);
   if (decoder->input_scan_number <= 500) return;
@@ -69,7 +69,7 @@ struct Decoding {
 };
 
 // A function that setjmp returns to must not contain objects with destructors: these two use only
-// plain data owned by their callers.
+// plain data that their callers own.
 
 bool decode_into(Decoding& state, Bytes bytes, const Image& shape, std::uint8_t* pixels) {
   jpeg_decompress_struct& decoder = state.decoder;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kPngHeaderEnd = 33;  // signature, length, type, 13 bytes, checksum
 
-/// Reads those chunks after the header that are relevant.
+/// Reads the relevant chunks after the header.
 void read_chunks(Bytes bytes, Header& header) {
   constexpr std::string_view kXmp{"XML:com.adobe.xmp\0\0", 19};  // uncompressed
   constexpr std::size_t kAround = 12;                            // length, type, checksum
@@ -58,8 +58,8 @@ void read_png_bytes(png_structp png, png_bytep out, std::size_t count) {
 
 // Functions that setjmp returns to must not contain objects with destructors.
 
-/// Reads everything before the pixels and requests 8 bits without palette. As in Pillow, gamma and
-/// colour profiles are not even read.
+/// Reads everything before the pixels and requests 8-bit pixels without a palette. As in Pillow,
+/// gamma and colour profiles are not even read.
 bool start_png(PngReader& reader) {
   if (setjmp(reader.back) != 0) return false;
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, leave_png,
@@ -96,8 +96,7 @@ Header read_png(Bytes bytes, const std::string& name) {
   constexpr std::size_t kDepth = 24;
   constexpr std::size_t kColourType = 25;
   Header header{Format::kPng, big_endian(bytes, 20, 4), big_endian(bytes, 16, 4), 0};
-  constexpr std::array kComponents{1, 0, 3, 3,
-                                   2, 0, 4};  // by colour type; 0: there is no such type
+  constexpr std::array kComponents{1, 0, 3, 3, 2, 0, 4};  // by colour type; 0: no such type
   const std::uint8_t type = bytes[kColourType];
   if (type < kComponents.size()) header.components = kComponents[type];
   if (header.components == 0) {
@@ -142,7 +141,7 @@ std::string encode_png(const Image& image) {
   png.format = image.channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
   std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(png), '\0');
   png_alloc_size_t size = bytes.size();
-  // This interface returns failures instead of jumping out, and frees its own memory.
+  // This API reports failures in its return value instead of using longjmp, and frees its memory.
   if (png_image_write_to_memory(&png, bytes.data(), &size, 0, image.pixels.data(), 0, nullptr) ==
       0) {
     throw Error(ExitCode::kRunFailed, std::string("cannot encode a PNG image: ") + png.message);

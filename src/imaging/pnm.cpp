@@ -56,8 +56,8 @@ class PnmText {
 
 constexpr std::int64_t kMostPnm = 65535;
 
-/// Returns the byte for each stored value. Pillow rounds to 8 bits, or gray of more than 8 bits to
-/// 16, of which the high byte is used.
+/// Returns the byte for each stored value, rounded like Pillow: to 8 bits, or for gray of more than
+/// 8 bits to 16 bits, whose high byte is used.
 std::vector<std::uint8_t> pnm_bytes(std::int64_t greatest, bool gray) {
   const bool deep = gray && greatest > 255;
   const std::int64_t full = deep ? kMostPnm : 255;
@@ -84,7 +84,7 @@ Image decode_pnm(Bytes bytes, const Header& header, const std::string& name) {
   Image image{header.height, header.width, header.components, {}};
   const bool is_text = bytes[1] < '4';
   const std::int64_t greatest = text.number(kMostPnm);
-  const std::size_t value_size = greatest > 255 && !is_text ? 2 : 1;  // a minimum for text
+  const std::size_t value_size = greatest > 255 && !is_text ? 2 : 1;  // in text, the minimum
   if (greatest == 0) text.fail("a maximum value of 0");
   if (!is_text) text.end_header();
   if (bytes.size() - text.at() < value_size * image.bytes()) {

@@ -8,7 +8,7 @@ namespace mnist_train::imaging {
 
 namespace {
 
-/// Functions of libwebp, which is loaded when the first picture is read.
+/// Functions of libwebp, which is loaded when the first WebP picture is read.
 struct WebpLibrary {
   WebpLibrary() {
     const SharedLibrary library("libwebp.so.7");

@@ -143,8 +143,8 @@ at::Tensor between(const at::Tensor& first, const at::Tensor& end, std::int64_t 
   return (all >= first.unsqueeze(1)).logical_and_(all < end.unsqueeze(1));
 }
 
-/// Returns which pixels are in each image's box, whose top, left, bottom and right are the first
-/// numbers drawn for the image: [n,1,H,W].
+/// Returns a mask [n,1,H,W] of the pixels in each image's box. The first numbers drawn for an image
+/// are the box's top, left, bottom and right.
 at::Tensor in_box(const at::Tensor& drawn, ImageSize size) {
   const at::Tensor rows = between(drawn.select(1, 0), drawn.select(1, 2), size.height);
   const at::Tensor columns = between(drawn.select(1, 1), drawn.select(1, 3), size.width);
@@ -293,9 +293,9 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
   return batch;
 }
 
-/// Mixes each sample with the next one, or with the one at the same position in the next shard.
-/// These `next_count` samples follow the batch, or are in another process, which makes this a
-/// collective. Samples without a partner, at the end or in a world of one shard, stay unchanged.
+/// Mixes each sample with the next one, or with the one at the same position in the next shard. The
+/// next shard's `next_count` samples follow the batch or are in another process, which makes this a
+/// collective. Samples without a partner (at the end, or with only one shard) stay unchanged.
 Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::Tensor& drawn,
                      std::int64_t next_count) const {
   const std::int64_t count = drawn.size(0);
@@ -350,7 +350,7 @@ at::Tensor resized(const at::Tensor& images, settings::ImageSize size) {
 
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights) {
   const at::Tensor mine = weights.view({-1, 1, 1, 1});
-  at::Tensor mixed = mine * images + (1 - mine) * partners;  // separate kernels: no FMA
+  at::Tensor mixed = mine * images + (1 - mine) * partners;  // separate kernels, hence no FMA
   if (images.scalar_type() != at::kByte) return mixed;
   return mixed.clamp(0, 255).to(at::kByte);
 }
@@ -360,7 +360,7 @@ at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at:
   const auto column = [](const settings::PerChannel& each) {
     return per_channel(each, at::kCPU).view({-1, 1});
   };
-  // Division by a scalar would become multiplication.
+  // LibTorch would turn division by a scalar into multiplication.
   const at::Tensor values = at::arange(256, at::kFloat).div_(at::scalar_tensor(255, at::kFloat));
   return accelerator::to_device((values - column(normalize.mean)) / column(normalize.std), device);
 }

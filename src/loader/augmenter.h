@@ -15,12 +15,12 @@ namespace mnist_train::loader {
 
 /// The samples that one rank trains on or evaluates together, on the training device; may be empty.
 /// Images are [n,C,H,W]: stored bytes (u8), fp32 from augmentation, or a model's input (fp32 or
-/// bf16, normalised, channels_last strides). Seeds are for models that draw numbers per sample.
+/// bf16, normalised, channels_last strides). Seeds are for models that draw random numbers.
 struct Batch {
   at::Tensor images;
   at::Tensor labels;          // [n] i64
-  at::Tensor other_labels{};  // [n] i64, labels of the partners if samples are mixed
-  at::Tensor weights{};       // [n] f32, each sample's weight against its partner, if mixed
+  at::Tensor other_labels{};  // [n] i64, if mixed: the partners' labels
+  at::Tensor weights{};       // [n] f32, if mixed: each sample's own weight
   at::Tensor seeds{};         // [n] i64, if needed
 
   std::int64_t size() const { return labels.size(0); }
@@ -31,7 +31,6 @@ struct Batch {
   }
 };
 
-/// Epoch order, or storage order.
 enum class Order { kEpoch, kStored };
 
 /// Selects the samples of a batch.
@@ -41,7 +40,7 @@ struct Selection {
   data::Range next{};  // the batch's next shard, with which global mixup mixes this one
   /// [n + samples_beyond()] i64 on the device, consecutive: positions in the epoch's order, used
   /// instead of `range`. They are read when the batch is computed, and then `advance` is added to
-  /// each, so that a captured step uses other samples on every replay.
+  /// each, so that a captured step uses different samples on every replay.
   at::Tensor positions{};
   std::int64_t advance = 0;
 };
@@ -55,7 +54,7 @@ using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t c
 /// makes them fp32. Entries that compute with bytes round their results to bytes.
 struct Augmentation {
   std::int64_t columns = 0;  // random numbers per sample
-  /// Writes a sample's numbers; called once per epoch for each sample. Null if there are none.
+  /// Writes a sample's random numbers; called once per sample and epoch. Null if there are none.
   std::function<void(const data::EntryDraws& draws, float* out)> draw{};
   /// Changes images using the numbers drawn for them, [n,columns] f32 on the device.
   std::function<at::Tensor(const at::Tensor& images, const at::Tensor& drawn)> apply{};
@@ -68,7 +67,7 @@ struct Augmentation {
       mix{};
 };
 
-/// Writes numbers as floats, and returns the position after them.
+/// Writes numbers as floats and returns the position after them.
 template <class... Numbers>
 float* write_numbers(float* out, Numbers... numbers) {
   ((*out++ = static_cast<float>(numbers)), ...);
@@ -79,9 +78,9 @@ float* write_numbers(float* out, Numbers... numbers) {
 Augmentation make_augmentation(const settings::AugmentationOptions& entry, settings::ImageSize size,
                                at::Device device);
 
-// Entries that process image by image. On CPUs, plain loops from picture_operations.h, or a resize
-// by LibTorch, run on all threads; on GPUs, LibTorch operations process the whole batch at once,
-// with results that differ by at most one level.
+// Entries that process images one by one on CPUs, on all threads, with the loops of
+// picture_operations.h or LibTorch's resize. On GPUs, LibTorch operations process the whole batch
+// at once, and results differ by at most one level.
 Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
                              settings::ImageSize size, at::Device device);
 Augmentation augmentation_of(const settings::ColorJitterOptions& options, settings::ImageSize size,
@@ -89,13 +88,13 @@ Augmentation augmentation_of(const settings::ColorJitterOptions& options, settin
 Augmentation augmentation_of(const settings::TrivialAugmentOptions& options,
                              settings::ImageSize size, at::Device device);
 
-/// Returns computed values in the type of `images`; bytes are rounded and clamped.
+/// Converts computed values to the type of `images`; bytes are rounded and clamped.
 at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
 
 /// Resizes images, bilinear with antialiasing.
 at::Tensor resized(const at::Tensor& images, settings::ImageSize size);
 
-/// The GPU implementations; they also run on a CPU, for tests. `drawn`: as in Augmentation::apply.
+/// The GPU implementations, which tests also run on a CPU. `drawn`: as in Augmentation::apply.
 at::Tensor resized_by_tensors(const at::Tensor& images, const at::Tensor& windows,
                               settings::ImageSize size);
 at::Tensor jittered_by_tensors(const at::Tensor& images, const at::Tensor& drawn);
@@ -107,8 +106,8 @@ at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tens
 class Augmenter {
  public:
   /// `list` and `size` apply to the stored images, see settings::list_for_images. Mixing with scope
-  /// global needs `from_next` or `takes_partners`; with `takes_partners`, each batch comes with the
-  /// samples to mix it with. Throws Error(kConfig) if a crop does not fit.
+  /// global needs `from_next` or `takes_partners`; with `takes_partners`, each batch comes with its
+  /// partners. Throws Error(kConfig) if a crop does not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
             at::Device device, FromNext from_next = {}, bool takes_partners = false);
 
@@ -123,8 +122,8 @@ class Augmenter {
   std::int64_t samples_beyond() const {
     return settings::mixing_scope(list_) == settings::MixupScope::kLocal ? 1 : 0;
   }
-  /// With `takes_partners`, returns the positions in the epoch's order of the partners of
-  /// `selection`, at most as many as its samples; otherwise, none.
+  /// With `takes_partners`, returns the partners of `selection`, at most one per sample, as
+  /// positions in the epoch's order; otherwise, none.
   data::Range partners(const Selection& selection) const;
 
   /// Augments the selected samples of the epoch's order. `stored`: bytes [n + m,C,H,W] u8,
@@ -134,8 +133,8 @@ class Augmenter {
   /// collective; `selection.next` must then have the size of the next process's shard.
   Batch apply(Batch stored, const Selection& selection) const;
   /// Returns the weight of each sample's own label in an epoch (from 0) whose samples come in
-  /// `order`, which may be another process's; the rest belongs to its partner, if any. Empty if
-  /// `apply` does not mix samples.
+  /// `order`, which may be another process's; the rest is the weight of its partner's label, if
+  /// any. Empty if `apply` does not mix samples.
   std::vector<float> label_shares(const std::vector<std::int64_t>& order, std::int64_t epoch) const;
   /// Returns whether `apply` mixes samples across the shards of a batch.
   bool mixes_shards() const { return from_next_ != nullptr || takes_partners_; }
@@ -155,17 +154,17 @@ class Augmenter {
   FromNext from_next_;
   bool takes_partners_;
   settings::ImageSize size_;
-  std::vector<Augmentation> entries_;  // their numbers are consecutive
+  std::vector<Augmentation> entries_;  // their columns in `drawn_` are consecutive
   std::int64_t columns_ = 0;
-  at::Tensor drawn_;  // [samples of an epoch + 1, columns] f32 in its order, then the first again
+  at::Tensor drawn_;  // [samples of an epoch + 1, columns] f32 in epoch order; last row = first
 };
 
 /// Computes weight * image + (1 - weight) * partner in fp32; each product and the sum are rounded
 /// separately. Bytes are clamped to 0–255 and truncated to integers.
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights);
 
-/// Returns the value of each byte, [1,256] f32 for all channels or [C,256] per channel, on the
-/// device.
+/// Returns the normalised value of each byte, [1,256] f32 for all channels or [C,256] per channel,
+/// on the device.
 at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device);
 
 /// Returns the values as fp32 on the device, [] or [C,1,1], to be broadcast to images [n,C,H,W].

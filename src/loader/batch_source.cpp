@@ -210,7 +210,7 @@ class ResidentSource : public BatchSource {
   // kernels, as in tests.
   const bool on_device_ = !device_.is_cpu() || kernels::are_used(device_);
   at::Tensor host_bytes_;        // CPU: bytes of one batch to augment
-  bool are_normalized_ = false;  // GPU: whether `rows_` are
+  bool are_normalized_ = false;  // GPU: whether `rows_` are normalised
   at::Tensor rows_;              // GPU: [count, C*H*W] u8, or [count, H*W*C] of the images' type
   at::Tensor device_labels_;     // GPU: [count] i64
   at::Tensor device_order_;      // GPU: a copy of order_
@@ -338,7 +338,7 @@ Batch BatchSource::augmented(const Selection& selection) {
   if (partners.size() > 0) {
     const std::int64_t own = stored.labels.size(0);
     stored = {with_room(stored.images, partners.size()), with_room(stored.labels, partners.size())};
-    const Batch others = read({partners});  // may reuse the memory of the first ones
+    const Batch others = read({partners});  // may reuse the memory of the first read
     stored.images.narrow(0, own, partners.size()).copy_(others.images);
     stored.labels.narrow(0, own, partners.size()).copy_(others.labels);
   }
@@ -365,7 +365,7 @@ at::Tensor BatchSource::labels_of(const std::vector<std::int64_t>& samples) cons
   return result;
 }
 
-/// Normalises bytes, or converts fp32 images, which augmentation has normalised, to the type.
+/// Normalises bytes, or converts fp32 images, which augmentation has normalised, to `type_`.
 Batch BatchSource::finish(Batch batch) {
   if (batch.images.scalar_type() == at::kByte) {
     batch.images = normalize(batch.images);

@@ -9,7 +9,7 @@
 namespace mnist_train::loader {
 
 /// Returns an uninitialised [n,C,H,W] tensor with channels_last strides even for one channel:
-/// `contiguous` would leave the strides unchanged, and convolutions would use their slow format.
+/// `contiguous` would leave the strides unchanged, and convolutions would use a slower format.
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 /// The batches of an image set, gathered, augmented and normalised on the training device. Batches
@@ -33,30 +33,30 @@ class BatchSource {
   const data::ImageSet& images() const { return set_; }
   const Augmenter* augmenter() const { return augmenter_.get(); }  // null without augmentation
 
-  /// Sets an epoch's order, with each sample at most once, and draws the random numbers of
-  /// augmentation for `epoch`, counted from 0.
+  /// Sets an epoch's order, in which each sample occurs at most once, and draws the random numbers
+  /// for augmentation in `epoch`, counted from 0.
   virtual void set_order(std::vector<std::int64_t> order, std::int64_t epoch = 0);
-  /// Adds seeds to the batches of all later orders: a hash of `seed`, the epoch and the sample.
+  /// Adds seeds to batches from the next `set_order` on: hashes of `seed`, epoch and sample.
   void draw_seeds(std::int64_t seed) { seed_ = seed; }
 
-  /// Returns the selected samples: augmented, with seeds, in epoch order, or prepared as test
-  /// images in storage order. If `selection.next` is in another process, global mixup makes this a
+  /// Returns the selected samples: in epoch order, augmented and with seeds; in storage order,
+  /// prepared as test images. If `selection.next` is in another process, global mixup makes this a
   /// collective.
   Batch gather(const Selection& selection);
   /// Returns whether `selection.positions` may be used: all samples are in memory, and no process
-  /// needs another's samples. A captured step may then gather: after the first `set_order`, all
-  /// memory that `gather` reads stays at its address.
+  /// needs another's samples. A captured step may then call `gather`: after the first `set_order`,
+  /// all memory that it reads stays at its address.
   bool gathers_at_positions() const {
     return !set_.encoded && !(augmenter_ && augmenter_->mixes_shards());
   }
-  /// Returns the number of samples that `positions` must contain after the last one, see Augmenter.
+  /// Returns how many positions must follow the batch's own in `positions`, see Augmenter.
   std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
   /// Announces the next ranges of `gather`, which may be empty, in order, so that they are decoded
   /// during computation. A wrong prefetch hint costs a wasted decode, nothing else.
   virtual void prefetch(std::span<const data::Range> /*ranges*/, Order /*order*/) {}
 
  protected:
-  /// Returns the batch of `gather` if a single kernel can create it; otherwise does nothing.
+  /// Returns the batch of `gather` if a single kernel can create it; otherwise nullopt.
   virtual std::optional<Batch> gather_by_kernel(const Selection& /*selection*/) {
     return std::nullopt;
   }
@@ -98,8 +98,8 @@ class BatchSource {
   std::optional<std::int64_t> seed_;  // for `seeds_`; nullopt if not needed
 };
 
-/// Creates the source of an image set. A CPU uses bytes in memory in place; a GPU gets one copy,
-/// already normalised if no step before normalisation needs the bytes and memory suffices. Images
+/// Creates the source of an image set. On a CPU, bytes in memory are used in place; a GPU gets one
+/// copy, already normalised if augmentation does not need the bytes and memory suffices. Images
 /// that are decoded on demand are streamed. `type` (fp32 or bf16) is the type of the batches'
 /// images; `augmenter` is null if data.augment is empty.
 std::unique_ptr<BatchSource> make_batch_source(data::ImageSet images,

@@ -78,8 +78,8 @@ PictureOperation operation_of(const float* numbers) {
   return static_cast<PictureOperation>(static_cast<int>(numbers[0]));
 }
 
-/// Returns the weights for resampling lines of `size` pixels to `count` pixels; each line begins at
-/// `first` [n] and has `extent` [n] pixels: [n,1,count,size].
+/// Returns the weights [n,1,count,size] that resample part of a line of `size` pixels to `count`
+/// pixels. The part begins at `first` [n] and has `extent` [n] pixels.
 at::Tensor line_weights(const at::Tensor& first, const at::Tensor& extent, std::int64_t size,
                         std::int64_t count) {
   const at::Tensor length = extent.view({-1, 1, 1, 1});
@@ -188,7 +188,7 @@ at::Tensor change_batch(PictureOperation operation, const at::Tensor& images,
 }
 
 /// Changes each image by the operation and magnitude in columns 0 and 1 of `drawn`; operations that
-/// are not `possible` change nothing.
+/// are not in `possible` change nothing.
 at::Tensor changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn,
                               std::span<const PictureOperation> possible) {
   const at::Tensor operations = drawn.select(1, 0).view({-1, 1, 1, 1});
@@ -202,7 +202,7 @@ at::Tensor changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn,
   return result.clamp(0, 255).to(at::kByte);
 }
 
-/// Maps images to their nearest pixels, by the map in columns 2 to 7 of `drawn`.
+/// Applies the affine maps in columns 2 to 7 of `drawn`, with nearest-neighbour sampling.
 at::Tensor mapped_by_tensors(const at::Tensor& images, const at::Tensor& drawn) {
   constexpr std::int64_t kNearest = 1;
   constexpr std::int64_t kZeros = 0;
@@ -266,7 +266,7 @@ Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
   };
   if (options.size == size) return entry;
   // Centre crop, like torchvision's CenterCrop; if images are smaller, the largest window of the
-  // same shape is resized.
+  // same aspect ratio is resized.
   entry.apply_to_test = [size, wanted = options.size,
                          middle =
                              settings::centre_window(options, size)](const at::Tensor& images) {

@@ -12,7 +12,7 @@ namespace {
 using data::PictureOperation;
 using Table = std::array<std::uint8_t, 256>;
 
-/// a * b + c, rounded once like LibTorch with FMA: the product is exact in double precision.
+/// a * b + c like LibTorch with FMA: the product is exact in fp64, hence not rounded.
 float multiply_add(float a, float b, float c) {
   return static_cast<float>(static_cast<double>(a) * b + c);
 }
@@ -27,7 +27,7 @@ float gray_of(std::uint8_t red, std::uint8_t green, std::uint8_t blue) {
   return std::floor(multiply_add(blue, 0.114F, sum));
 }
 
-/// Blends a value with that of a degenerate image, which `factor` 1 ignores.
+/// Blends a value with that of a degenerate image, like torchvision; `factor` 1 keeps the value.
 struct Blend {
   explicit Blend(float factor)
       : own(factor), other(static_cast<float>(1.0 - static_cast<double>(factor))) {}
@@ -124,7 +124,7 @@ void shift_hue(float shift, const Planes& image, std::uint8_t* out) {
   }
 }
 
-/// Blends with the image smoothed by weights 1 and, in the middle, 5; the border is unchanged.
+/// Blends with the image smoothed by a 3x3 kernel of ones with 5 in the middle; keeps the border.
 void sharpen(float factor, const Planes& image, std::uint8_t* out) {
   std::memcpy(out, image.values, static_cast<std::size_t>(image.channels * image.pixels()));
   const std::int64_t width = image.width;
@@ -259,7 +259,7 @@ void map_picture(const AffineMap& map, const Planes& image, std::uint8_t* out) {
     const float y = static_cast<float>(row) + (1 - height) / 2;
     for (std::int64_t column = 0; column < image.width; ++column, ++out) {
       const float x = static_cast<float>(column) + (1 - width) / 2;
-      // In the order and with the rounding of LibTorch's matrix product and grid_sample.
+      // Same order and rounding as in LibTorch's matrix product and grid_sample.
       const float from_x = multiply_add(y, map[1], x * map[0]) + map[2];
       const float from_y = multiply_add(y, map[4], x * map[3]) + map[5];
       const float left = std::nearbyint(multiply_add(from_x + 1, width / 2, -0.5F));

@@ -19,7 +19,7 @@ struct Planes {
 
 /// An affine map from output to input pixels, relative to the centre. Input coordinates are in
 /// units of half the image's size: x = [0] * x' + [1] * y' + [2], with x' and y' in pixels; y uses
-/// the rest.
+/// [3] to [5].
 using AffineMap = std::array<float, 6>;
 
 /// Returns the map of a shear, translation or rotation, or the identity for other operations.
@@ -32,7 +32,7 @@ AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size
 void change_picture(data::PictureOperation operation, float magnitude, const Planes& image,
                     std::uint8_t* out);
 
-/// Writes the nearest pixel of the image for each output pixel, or 0 outside of it.
+/// Writes the nearest input pixel for each output pixel, or 0 outside the image.
 void map_picture(const AffineMap& map, const Planes& image, std::uint8_t* out);
 
 }  // namespace mnist_train::loader

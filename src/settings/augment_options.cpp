@@ -99,7 +99,7 @@ std::string fill_doc(const std::string& pixels) {
          ", from 0 to 255: one number, or one per channel; or \"background\": data.background.";
 }
 
-/// Returns the row for a kind with these keys. `is_bare`: the name alone means the defaults.
+/// Returns the table row of an augmentation with these keys. `is_bare`: its name alone suffices.
 template <class Kind>
 AugmentRow augment_row(const std::string& name, const Schema<Kind>& keys, bool is_bare = false) {
   Schema<AugmentationOptions> schema{Kind{}};
@@ -220,7 +220,7 @@ AugmentRow cutmix() {
   return augment_row("cutmix", schema, /*is_bare=*/true);
 }
 
-/// The kinds, in the order of the variant.
+/// The augmentations, in the order of the variant.
 const std::vector<AugmentRow>& augmentations() {
   static const std::vector<AugmentRow> kTable{
       random_crop(),
@@ -289,7 +289,7 @@ void check_repetitions(const AugmentList& list, const JsonCursor& cursor) {
   }
 }
 
-/// Checks the entries after normalize, for which images are no longer bytes.
+/// Checks the entries after normalize, which process floats instead of bytes.
 void check_after_normalize(const AugmentList& list, const JsonCursor& cursor) {
   bool is_normalized = false;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -391,7 +391,7 @@ Interval jitter_interval(const JitterRange& range, double center) {
 AugmentList list_for_images(AugmentList list, std::int64_t channels,
                             const std::array<std::uint8_t, 3>& background) {
   const auto [red, green, blue] = background;
-  const int gray = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;  // as Pillow's "L"
+  const int gray = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;  // Pillow's "L"
   for (std::size_t i = 0; i < list.size(); ++i) {
     for (const auto& [key, reason] : channel_mismatches(list[i], channels)) {
       throw ConfigKeyError(fmt::format("/data/augment/{}/{}: {}", i, key, reason));

@@ -159,7 +159,7 @@ const Kind* find(const AugmentList& list) {
   return nullptr;
 }
 
-/// Returns the scope of the list's mixup or cutmix entry; nothing if it has neither.
+/// Returns the scope of the list's mixup or cutmix entry, or nullopt if it has neither.
 std::optional<MixupScope> mixing_scope(const AugmentList& list);
 
 /// Returns the interval from which factors around `center` (1; for hue, 0) are drawn.
@@ -174,11 +174,11 @@ AugmentList list_for_images(AugmentList list, std::int64_t channels,
 /// crop does not fit.
 ImageSize augmented_size(const AugmentList& list, ImageSize size);
 
-/// Returns the centre window of test images of `size` that is resized to the entry's size: as large
-/// as that size, or scaled down with the same aspect ratio if the image is smaller.
+/// Returns the size of the centre window of test images of `size` that is resized to the entry's
+/// size: that size, or scaled down with the same aspect ratio if images are smaller.
 ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size);
 
-/// Returns the keys ("mean", "std") whose values do not fit this number of channels, each with the
+/// Returns the keys, such as "mean", whose values do not fit this number of channels, each with the
 /// reason.
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const AugmentationOptions& entry, std::int64_t channels);

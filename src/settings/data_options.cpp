@@ -90,7 +90,7 @@ Type<DataLocation> location() {
                        [](const DataLocation& value) { return !value.labels; });
 }
 
-/// Returns the type of a list of locations, one per process; null for none.
+/// Returns the type of a list of locations, one per process; null means none.
 Type<std::vector<DataLocation>> locations_by_rank() {
   using Locations = std::vector<DataLocation>;
   return converted<Locations>(
@@ -250,7 +250,7 @@ void check_channels(DataOptions& options, const JsonCursor& cursor) {
   }
 }
 
-/// Adds rules over several keys that depend on the source of the samples.
+/// Adds the rules over several keys that concern the source of the samples.
 void add_source_rules(Schema<DataOptions>& schema) {
   const Json format = given("format");
   const Json drawn = equal("format", "synthetic");

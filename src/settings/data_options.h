@@ -14,8 +14,8 @@ namespace mnist_train::settings {
 
 enum class DataFormat { kIdx, kCifar, kImageFolder, kImageList, kLmdb, kSynthetic };
 
-/// A file of a data set. If it has mirrors, with its size in bytes and its SHA-256 in hexadecimal,
-/// of a .gz file after decompression.
+/// A file of a data set. If the data set has mirrors, the size and SHA-256 (in hexadecimal) are
+/// set; for a .gz file, they are those of the decompressed content.
 struct DatasetFile {
   std::string name;
   std::uint64_t bytes = 0;
@@ -44,8 +44,8 @@ const std::vector<NamedDataset>& named_datasets();
 /// Returns the data set with this name. Throws Error(kConfig) if there is none.
 const NamedDataset& named_dataset(std::string_view name);
 
-/// Location of one split (train or test) of a data set: a folder, an images file from whose name
-/// the labels file is found, or both files. Paths are absolute.
+/// Location of one split (train or test) of a data set: a folder, an images file (the labels file
+/// is then found by name), or both files. Paths are absolute.
 struct DataLocation {
   std::filesystem::path images;  // a file, or a folder with images and labels
   std::optional<std::filesystem::path> labels{};
@@ -81,12 +81,12 @@ struct DataOptions {
   std::optional<NormalizeOptions> normalize;   // none: the data set's defaults
   double validation = 0;                       // held-out fraction of the rest
   std::int64_t holdout_seed = 0;               // for both fractions and for the limits
-  std::optional<ImageSize> size;               // images are resized to it; none: their own
+  std::optional<ImageSize> size;               // to which images are resized; none: not resized
   Fit fit = Fit::kStretch;                     // how images are fitted to `size`
   Background background = kWhiteBackground;    // behind transparent pixels, around padded images
   std::int64_t max_pixels = std::int64_t{64} << 20;  // of an encoded image
-  std::optional<std::int64_t> channels;  // 1 or 3: converts images to it; none: as they are
-  AugmentList augment;                   // of training images, in order
+  std::optional<std::int64_t> channels;              // 1 or 3: converts images; none: no conversion
+  AugmentList augment;                               // of training images, in order
   Split split = Split::kEven;
   std::optional<std::int64_t> limit_train;  // samples
   std::optional<std::int64_t> limit_test;
@@ -109,7 +109,7 @@ NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t ch
 NormalizeOptions gray_of(const NormalizeOptions& normalize);
 
 /// Returns the mean brightness of the training images, from 0 to 1, as implied by the data set's
-/// name or the normalisation; nothing if neither implies one.
+/// name or the normalisation; nullopt if neither implies one.
 std::optional<double> trained_brightness(const DataOptions& options);
 
 /// Throws Error(kConfig) unless train_per_process is empty or contains one location per process.

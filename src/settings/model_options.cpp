@@ -67,8 +67,8 @@ Type<std::string> module_name() {
   return text("^[A-Za-z0-9_]{1,64}$", "a name of up to 64 letters, digits and _");
 }
 
-/// Returns the row for a layer type, with these keys after "name" and "as". Default values are not
-/// written, because people read these long lists.
+/// Returns the table row of a layer type, with these keys after "name" and "as". Default values are
+/// not written, to keep layer lists readable.
 template <class Kind>
 LayerRow row(const std::string& name, const Schema<Kind>& keys, const Kind& kind = {}) {
   Schema<Layer> schema{Layer{"", kind}};
@@ -262,8 +262,8 @@ Type<std::string> json_object() {
           .fragment = {{"type", "object"}}};
 }
 
-/// Adds the alternative ways to specify a network. A config uses one of them; if a later layer sets
-/// another, it drops the others and the keys that belong to them.
+/// Adds the alternative ways to specify a network. A config uses one of them. A later config layer
+/// that sets another drops the others and their keys.
 void add_networks(Schema<ModelOptions>& schema) {
   ADD_KEY(schema, name, one_of<ModelName>(kModelNames),
           "A built-in network. torchvision-… and efficientnet-lite0 have the parameters of their "

@@ -27,7 +27,7 @@ enum class InitName { kDefault, kNormal, kXavierUniform, kKaimingNormal };
 /// How the weights of one layer, or of all layers of a model, are initialised.
 struct InitOptions {
   InitName name = InitName::kDefault;
-  std::optional<double> std{};  // for normal; none: the model's default
+  std::optional<double> std{};  // for kNormal; none: the model's default
 };
 
 // Layer types with the arguments of their torch.nn modules. Heights and widths are in pixels; input
@@ -120,8 +120,8 @@ struct SequentialLayer {
   LayerList layers;
 };
 
-/// The sum of the outputs of `layers` and `shortcut` for the same input. Without a shortcut, the
-/// input itself is added.
+/// Adds the outputs of `layers` and `shortcut` for the same input. Without a shortcut, adds the
+/// input itself.
 struct ResidualLayer {
   LayerList layers;
   LayerList shortcut;
@@ -131,13 +131,13 @@ struct ResidualLayer {
   std::vector<std::string> modules;
 };
 
-/// The input multiplied by the output of `layers` for it, as in squeeze-and-excitation. An output
-/// of one pixel is broadcast over its channel.
+/// Multiplies the input by the output of `layers`, as in squeeze-and-excitation. An output of one
+/// pixel is broadcast over its channel.
 struct GateLayer {
   LayerList layers;
 };
 
-/// `layers` repeated `times` times, each time with separate weights.
+/// Repeats `layers` `times` times, each time with separate weights.
 struct RepeatLayer {
   std::int64_t times = 1;
   LayerList layers;
@@ -206,7 +206,7 @@ std::string name_of(ModelName name);
 std::vector<ModelName> all_models();
 
 /// Returns the normalisation of RGB images with which a network's published weights were trained;
-/// nothing for networks without published weights.
+/// nullopt for networks without published weights.
 std::optional<NormalizeOptions> published_normalize(const ModelOptions& options);
 
 }  // namespace mnist_train::settings

@@ -81,8 +81,8 @@ Schema<ReportOptions> report_schema() {
   return schema;
 }
 
-/// Returns the type of file names in the run folder that the program does not use itself, with one
-/// of these endings.
+/// Returns the type of file names with one of these endings that the program does not use in the
+/// run folder itself.
 Type<std::string> free_name(const std::string& endings = "", const std::string& extra = "") {
   std::string names;
   for (const char* name :
@@ -96,7 +96,7 @@ Type<std::string> free_name(const std::string& endings = "", const std::string& 
                    " that the run does not write itself" + extra);
 }
 
-/// Rejects file names that are equal, or of which one is a parent folder of the other.
+/// Rejects equal file names, and a file name that is a parent folder of the other.
 void check_files(RunConfig& config, const JsonCursor& cursor) {
   const std::filesystem::path model = config.model_file;
   const std::filesystem::path accuracies = config.accuracies_file;
@@ -136,8 +136,8 @@ void add_device_rules(Schema<RunConfig>& schema) {
   }
 }
 
-/// Rejects keys that do not work in a captured step. Other checks depend on the number of
-/// processes.
+/// Rejects keys that do not work in a captured step. Checks that depend on the number of processes
+/// are done elsewhere.
 void add_graph_rules(Schema<RunConfig>& schema) {
   const Json on = equal("cuda_graphs", "on");
   schema.forbid(

@@ -81,9 +81,9 @@ struct RunConfig {
 };
 
 /// Merges one or more config layers; later ones override earlier ones. If a layer sets one of two
-/// exclusive keys (data.format), the other one (data.dataset) is dropped from lower layers. If it
-/// changes the model, schedule or format, keys that belong to the previous one are dropped. The
-/// order of layers whose keys are valid together does not matter.
+/// exclusive keys (such as data.format), the other (data.dataset) is dropped from lower layers. If
+/// it changes the model, schedule or format, keys that belong to the previous one are dropped.
+/// Layers that set different keys, all valid together, can be merged in any order.
 strict_json::Node merge_layers(std::vector<strict_json::Node> layers);
 
 /// Adds the errors in keys and values of one config layer to `problems`. Rules over several keys

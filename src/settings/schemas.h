@@ -8,8 +8,8 @@
 #include "settings/train_options.h"
 #include "strict_json/schema.h"
 
-/// The schema tables of the config's groups, and shared building blocks. For the sources of this
-/// layer, and for code that lists all keys.
+/// The schema tables of the config's groups, and shared building blocks, for the sources of this
+/// library and for code that lists all keys.
 namespace mnist_train::settings {
 
 using namespace strict_json;

@@ -45,7 +45,7 @@ struct AveragingOptions {
 /// When a run ends because accuracy no longer improves.
 struct EarlyStoppingOptions {
   std::int64_t patience = 1;  // consecutive epochs without improvement
-  double min_delta = 0;       // an improvement is larger than this
+  double min_delta = 0;       // improvements must exceed this
 };
 
 /// The EMA model: an exponential moving average of the weights.
@@ -59,7 +59,7 @@ struct ClassWeightOptions {
   std::map<std::string, double> by_class{};  // by name, or number if there are no names; others: 1
 };
 
-/// In place of a glob of names: the last layer, that is, the module that owns the last parameter.
+/// Instead of a glob, selects the last layer, that is, the module that owns the last parameter.
 inline constexpr const char* kHead = "head";
 
 /// An entry of `parameters`: how the parameters that match a glob are trained.
@@ -125,8 +125,8 @@ struct ParameterSettings {
 };
 
 /// Returns the settings of each named parameter. `frozen` lists those that a custom network freezes
-/// itself, unless an entry overrides it. Throws ConfigKeyError for all globs that match no name,
-/// and if every parameter is frozen.
+/// itself, unless an entry overrides it. Throws ConfigKeyError listing all globs that match no
+/// name, or if every parameter is frozen.
 std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOptions>& entries,
                                                   const std::vector<std::string>& names,
                                                   const std::set<std::string>& frozen = {});

@@ -28,7 +28,7 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   throw Error(ExitCode::kConfig, on_one_line(name + ": " + reason));
 }
 
-/// Rejects a pipe whose writer neither writes to it nor closes it. Waits indefinitely for a
+/// Rejects a pipe whose writer neither writes to it nor closes it. Waits indefinitely on a
 /// terminal.
 void wait_for_bytes(int fd, const std::string& name) {
   constexpr int kTimeout_s = 10;

@@ -15,12 +15,12 @@ namespace mnist_train::strict_json {
 
 using Json = OrderedJson;
 
-/// A text that contains config: a file, standard input, an environment variable or a flag.
+/// Config text from a file, standard input, an environment variable or a flag.
 struct Source {
   std::string name;                   // as shown in messages: "cfg.json", "--set epochs=2"
   std::string text;                   // UTF-8, not validated
   std::filesystem::path base_folder;  // absolute; base for relative paths in the text
-  bool is_in_name = false;            // name shows the whole text; messages omit line and column
+  bool is_in_name = false;            // name includes the whole text; messages omit line and column
 };
 
 inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
@@ -35,8 +35,8 @@ class TextLocator {
   /// Keeps a reference to `source`.
   explicit TextLocator(const Source& source) : source_(&source) {}
 
-  /// Returns `FILE:LINE:COLUMN` for messages, on one line, or only the name if it shows the whole
-  /// text. Columns count characters, not bytes.
+  /// Returns `FILE:LINE:COLUMN` for messages, on one line, or only the name if `is_in_name`.
+  /// Columns count characters, not bytes.
   std::string place(std::size_t offset);
 
  private:
@@ -101,11 +101,11 @@ Json to_json(const Node& node);
 /// Parses source->text from offset `begin` as strict JSON (RFC 8259, UTF-8, optional byte order
 /// mark), at most 64 levels deep. Adds errors to `problems`. Parsing continues after duplicate keys
 /// and after malformed scalars (NaN, words without quotes), which become broken nodes; after any
-/// other syntax error, returns nothing.
+/// other syntax error, returns nullopt.
 std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, Problems& problems,
                                    std::size_t begin = 0);
 
-/// Merges `over` into `under`: objects key by key; other values are replaced.
+/// Merges `over` into `under`: merges objects key by key and replaces other values.
 Node merge(Node under, Node over);
 
 }  // namespace mnist_train::strict_json

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kMaxExplanations = 100;
 
 constexpr std::size_t kLongestComparedName = 40;
-constexpr std::size_t kTelling = 3;  // letters that may be a part of a name
+constexpr std::size_t kTelling = 3;  // minimum length of a partial match
 
 /// Returns the first letters of a name's words: "lr" for learning_rate.
 std::string initials(std::string_view name) {
@@ -77,7 +77,7 @@ bool underflows(const Node& node) {
   return digits.find_first_of("123456789") != std::string_view::npos;
 }
 
-/// Returns the text of a string that can be written as JSON and passed to system calls.
+/// Returns the text of a string if it can be written as JSON and passed to system calls.
 std::optional<std::string> plain_text(const Json& value) {
   if (!value.is_string()) return std::nullopt;
   std::string text = value.get<std::string>();
@@ -90,7 +90,7 @@ std::optional<std::string> plain_text(const Json& value) {
   return text;
 }
 
-/// Returns `{name: value}`; in an initializer list, two strings could become a list.
+/// Returns `{name: value}`; an initializer list of two strings could become a JSON list.
 Json object(const std::string& name, const Json& value) {
   Json result = Json::object();
   result[name] = value;

@@ -26,12 +26,12 @@ enum class KeyUse {
   kNever,
 };
 
-/// The value of another key in the same group that a key requires to have an effect.
+/// Another key in the same group, and the value it must have for a key to have an effect.
 struct KeyOwner {
   std::string key{};  // "": the key always has an effect
   std::string value{};
   bool is_any_other = false;  // has an effect with any value except `value`
-  /// Noun for `value`, such as "model", in the error if another value is set; "": no error.
+  /// Noun for `value`, such as "model", in the error if the owner has another value; "": no error.
   std::string noun{};
 };
 
@@ -53,8 +53,8 @@ struct KnownKey {
   Json fragment{};  // JSON Schema of its value
 };
 
-/// Returns the name that was probably meant, regardless of case, '-' and '_': it begins with
-/// `given`, differs by at most two edits, contains `given` or is in it, or has these initials.
+/// Returns the name that `given` probably means, ignoring case, '-' and '_': one that begins with
+/// it, differs by at most two edits, contains it or is part of it, or has these initials.
 std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names);
 
@@ -100,7 +100,7 @@ class JsonCursor {
     return same;
   }
 
-  // Functions that add an error return nullopt, as readers then must.
+  // Functions that add an error return nullopt, which readers then return as well.
 
   /// Adds an error about this value, unless it is broken.
   std::nullopt_t add_error(std::string message) const;
@@ -109,7 +109,7 @@ class JsonCursor {
   std::nullopt_t add_error_at(std::string_view path, std::string message) const;
   /// Adds the error `expected …, found …`, followed by a hint.
   std::nullopt_t add_mismatch(const std::string& expected, const std::string& hint = "") const;
-  /// Adds the error that this value is not an object with keys of `own`. If it is a name that one
+  /// Adds the error that this value is not an object with the keys `own`. If it is a name that one
   /// of these keys accepts, the error shows how to write it.
   std::nullopt_t add_no_object(const std::vector<KnownKey>& own) const;
   /// Adds an error for each key of this object that is not in `own`.
@@ -125,7 +125,7 @@ class JsonCursor {
 /// How a kind of value is read, written and described.
 template <class T>
 struct Type {
-  std::function<std::optional<T>(const JsonCursor&)> read{};  // nothing if an error was added
+  std::function<std::optional<T>(const JsonCursor&)> read{};  // nullopt if an error was added
   std::function<Json(const T&)> write{};
   Json fragment{};               // JSON Schema of the value
   std::vector<KnownKey> keys{};  // of an object; groups are relative to it
@@ -181,8 +181,8 @@ Type<E> one_of(const std::vector<std::string>& names) {
           .fragment = {{"enum", names}}};
 }
 
-/// Returns the type of optional `inner` values; null means nothing. If `none` is another value,
-/// such as "auto", it also means nothing, and nothing is written as that value.
+/// Returns the type of optional `inner` values. Reads null, and `none` if it is another value, such
+/// as "auto", as nullopt, and writes nullopt as `none`.
 template <class T>
 Type<std::optional<T>> optional_of(const Type<T>& inner, const Json& none = nullptr) {
   Json choices = Json::array({inner.fragment});
@@ -293,7 +293,7 @@ Json given(const std::string& key);
 /// The condition that the object contains the key with this value.
 Json equal(const std::string& key, const Json& value);
 
-/// The condition that the object contains the key with a list in which an item meets `condition`.
+/// The condition that the object contains the key with a list that has an item meeting `condition`.
 Json lists(const std::string& key, const Json& condition);
 
 Json none_of(const Json& condition);
@@ -304,13 +304,13 @@ Json any_of(const std::vector<Json>& conditions);
 /// the functions above do not use.
 bool matches(const Json& condition, const Node& value);
 
-/// A key of a group and its effect on the group's struct.
+/// A key of a group, with functions that read it into the group's struct and write it back.
 template <class Owner>
 struct Field {
   KnownKey key;
   std::string doc;  // one or two sentences
   std::function<void(Owner&, const JsonCursor&)> read;
-  std::function<std::optional<Json>(const Owner&)> write;  // nothing if the key is not written
+  std::function<std::optional<Json>(const Owner&)> write;  // nullopt if the key is not written
   std::vector<KnownKey> nested{};
 };
 
@@ -415,7 +415,7 @@ class Schema {
   /// change the struct.
   void check(Check each) { checks_.push_back(std::move(each)); }
 
-  /// Reads an object; returns nothing if the value is not one. Adds errors to the cursor's list; a
+  /// Reads an object; returns nullopt if the value is not one. Adds errors to the cursor's list; a
   /// key that cannot be read keeps its default.
   std::optional<Owner> read(const JsonCursor& cursor) const {
     if (!cursor.value().is_object()) return cursor.add_no_object(keys());
@@ -438,8 +438,8 @@ class Schema {
     return owner;
   }
 
-  /// Writes the object without keys whose `KeyOwner` has another value. Owners must be earlier
-  /// keys.
+  /// Writes the object, omitting keys whose `KeyOwner` has another value. Owners must come before
+  /// the keys they own.
   Json write(const Owner& owner) const { return write(owner, omits_defaults_); }
 
   /// Returns the JSON Schema of the object.

@@ -346,7 +346,7 @@ TEST_CASE("a test set uses the class numbers of the training set and must have t
   CHECK_ERROR(set->use_classes({"cat"}, bad), ExitCode::kData,
               "the training set does not have this class: dog");
   CHECK_ERROR(set->use_classes({"bee", "cat", "dog"}, bad), ExitCode::kData,
-              "no pictures of the class of the training set: bee");
+              "no pictures of this training class: bee");
 }
 
 TEST_CASE("a folder that is not a data set is refused, and the error names it") {
