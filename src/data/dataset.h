@@ -147,7 +147,7 @@ class DatasetReader {
 ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes);
 
 /// Returns an empty set with the image shape and number of classes of a data set. Decodes an image
-/// only if its format or the options do not determine the shape. Throws Error(kData).
+/// only if neither the files nor the options determine the shape. Throws Error(kData).
 ImageSet shape_of_images(settings::DataOptions options, const fs::path& record = {});
 
 /// Reads a `dataset.json`. Throws Error(kData) if the file is invalid.

@@ -86,7 +86,7 @@ class EntryDraws {
 
 /// Random draws of one epoch (counted from 0). A draw is a hash of seed, epoch, sample (its index
 /// in the training set) and entry (its position in data.augment), so it is identical in every
-/// process, for any number of processes, and after a resume.
+/// process, for any number of processes, and after resuming.
 class EpochDraws {
  public:
   EpochDraws(std::int64_t seed, std::int64_t epoch);

@@ -208,7 +208,7 @@ std::vector<std::pair<fs::path, std::string>> search_places(const std::optional<
                                                     : "of the bundle");
     break;
   }
-  // In an installation, it is in bin, and the worker in libexec/mnist-train.
+  // Once installed, it is in bin; the worker is in libexec/mnist-train.
   for (const char* up : {"..", "../.."}) {
     places.emplace_back((executable_folder() / up / "share/mnist-train").lexically_normal(),
                         "of the installation");

@@ -86,7 +86,7 @@ class PictureFiles : public ImageSource {
   std::string shown(const fs::path& relative) const {
     return on_one_line((relative.empty() ? folder_ : folder_ / relative).string());
   }
-  /// Adds the paths and sizes of the samples from `first` on to the hash.
+  /// Updates the hash with the paths and sizes of the samples from `first` on.
   void hash_from(std::int64_t first) {
     Hasher hasher;
     hasher.update(hash_.data(), hash_.size());

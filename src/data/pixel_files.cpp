@@ -69,7 +69,7 @@ class IdxReader {
     return {shape_, content.subspan(header_.size()), memory};
   }
 
-  /// Reads labels in [0, limit). Throws Error(kData) with the offset of the first label outside.
+  /// Reads labels in [0, limit). Throws Error(kData) with the offset of an invalid one.
   std::vector<std::int32_t> read_labels(std::int64_t limit) const {
     const IdxFile file = read();
     for (std::size_t i = 0; i < size_; ++i) {

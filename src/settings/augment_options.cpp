@@ -17,7 +17,7 @@ namespace {
 using AugmentRow = Alternative<AugmentationOptions>;
 
 constexpr std::size_t kMaxEntries = 32;
-constexpr double kMinRatio = 1e-3;  // of sides
+constexpr double kMinRatio = 1e-3;  // of side lengths
 constexpr double kMaxRatio = 1e3;
 constexpr double kMaxFactor = 1e6;
 

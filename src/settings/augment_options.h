@@ -72,12 +72,12 @@ struct RandomResizedCropOptions {
   Interval ratio{3.0 / 4, 4.0 / 3};  // window width divided by height
 };
 
-/// Flips left and right.
+/// Flips images left to right.
 struct HorizontalFlipOptions {
   double probability = 0.5;
 };
 
-/// Flips top and bottom.
+/// Flips images top to bottom.
 struct VerticalFlipOptions {
   double probability = 0.5;
 };

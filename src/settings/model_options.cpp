@@ -339,7 +339,7 @@ std::vector<ModelName> all_models() {
 }
 
 std::optional<NormalizeOptions> published_normalize(const ModelOptions& options) {
-  // All of them use the statistics of ImageNet.
+  // All published weights use ImageNet's statistics.
   if (options.is_own() || options.name < ModelName::kTorchvisionResNet18) return std::nullopt;
   return NormalizeOptions{std::vector{0.485, 0.456, 0.406}, std::vector{0.229, 0.224, 0.225}};
 }

@@ -47,13 +47,13 @@ struct Conv2dLayer {
   ImageSize dilation{1, 1};
   std::int64_t groups = 1;
   bool bias = true;
-  std::optional<InitOptions> init;  // none: the model's
+  std::optional<InitOptions> init;  // none: model.init
 };
 
 struct LinearLayer {
   OutputSize out_features;
   bool bias = true;
-  std::optional<InitOptions> init;  // none: the model's
+  std::optional<InitOptions> init;  // none: model.init
 };
 
 struct BatchNormLayer {

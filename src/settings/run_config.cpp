@@ -81,8 +81,8 @@ Schema<ReportOptions> report_schema() {
   return schema;
 }
 
-/// Returns the type of file names with one of these endings that the program does not use in the
-/// run folder itself.
+/// Returns the type of file names in the run folder that have one of these endings and are not used
+/// by the program itself.
 Type<std::string> free_name(const std::string& endings = "", const std::string& extra = "") {
   std::string names;
   for (const char* name :

@@ -42,7 +42,7 @@ struct AveragingOptions {
   Compression compression = Compression::kNone;
 };
 
-/// When a run ends because accuracy no longer improves.
+/// Ends a run when accuracy no longer improves.
 struct EarlyStoppingOptions {
   std::int64_t patience = 1;  // consecutive epochs without improvement
   double min_delta = 0;       // improvements must exceed this

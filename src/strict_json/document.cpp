@@ -152,7 +152,7 @@ class DocumentParser {
   [[noreturn]] void expected(const std::string& what, const char* hint = "") {
     stop(at_, "expected " + what + ", found " + describe_token(text_, at_) + hint);
   }
-  /// Stops unless a value may start here; `hint` is for a closing bracket.
+  /// Stops unless a value may start here; `hint` is appended to the error.
   void require_value(const char* hint = "") {
     if (next_is_any(",:]}") || at_ == text_.size()) expected("a value", hint);
   }
