@@ -15,8 +15,8 @@ namespace mnist_train::comm {
 
 namespace {
 
-/// Creates Gloo's backend, for CPU and CUDA tensors. On one host it listens on loopback only; on
-/// several hosts, on the interface named by GLOO_SOCKET_IFNAME or else the one that the host name
+/// Creates Gloo's backend, for CPU and CUDA tensors. It listens on the interface named by
+/// GLOO_SOCKET_IFNAME, else on loopback with one host, else on the interface that the host name
 /// resolves to. Gloo's headers are needed only for the options: its code is in libtorch_cpu.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int world_size, bool one_host,
@@ -35,7 +35,7 @@ void wait_for(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }
 
-/// The store accepts up to 8 MiB per request and serves no other client during one.
+/// The store accepts up to 8 MiB per request and serves no other client meanwhile.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20U;
 constexpr char kMoreFollows = '+';
 constexpr char kLastPiece = '.';
@@ -56,7 +56,7 @@ void set_text(c10d::Store& store, const std::string& key, std::string_view text)
   }
 }
 
-/// Waits for the pieces of a text. If it has only one reader, each piece is deleted once read.
+/// Waits for the pieces of a text. With only one reader, each piece is deleted once read.
 std::string get_text(c10d::Store& store, const std::string& key, bool is_only_reader) {
   std::string text;
   for (std::size_t number = 0;; ++number) {
@@ -71,7 +71,7 @@ constexpr double kGrace_s = 1;  // for ranks that time out at the same time
 
 /// A rank that timed out closes its connections, so its neighbours may lose theirs before they time
 /// out. Every failing rank therefore reports to the store; the others count as silent only if some
-/// rank waited for the full time-out. With two ranks, one that lost its connection knows which rank
+/// rank waited for the full timeout. With two ranks, one that lost its connection knows which rank
 /// is gone and returns immediately.
 std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int world_size,
                                       bool timed_out) {
@@ -214,7 +214,7 @@ void Communicator::require_store() {
 
 std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
   if (alone()) return {};
-  // A store whose process is suspended as well never answers. After a time-out, the old request
+  // A store whose process is suspended as well never answers. After a timeout, the old request
   // still occupies the connection, hence the clone.
   Deadline deadline(kGrace_s + 0.5);
   const auto ask = [store = store_, rank = rank_, world_size = world_size_, timed_out] {

@@ -27,7 +27,7 @@
 
 namespace mnist_train::comm {
 
-/// A rank's input to the rendezvous: its identity, and values that must be the same on all ranks.
+/// A rank's input to the rendezvous: its identity, and values to compare or share with other ranks.
 struct RendezvousOptions {
   launch::WorkerIdentity identity;
   double timeout_s = 60;
@@ -41,30 +41,30 @@ struct RendezvousOptions {
 struct RendezvousResult {
   c10::intrusive_ptr<c10d::Store> store;
   bool one_host = true;    // all ranks share 127.0.0.1 and /dev/shm
-  launch::GpuShares gpus;  // the one of `RendezvousOptions::gpus` that each rank uses
+  launch::GpuShares gpus;  // which of `RendezvousOptions::gpus` each rank uses
 };
 
-/// Connects to the run's key-value store (rank 0 serves it, unless an agent does) and waits until
+/// Connects to the run's key-value store (served by rank 0 or torchrun's agent) and waits until
 /// every rank has joined. Collective. Throws Error(kDistributed), naming the missing ranks or the
-/// store's address and the cause, and Error(kConfig) if a rank has a different config or backend. A
-/// single rank has no store.
+/// store's address and the cause, and Error(kConfig) if a rank has a different config or backend.
+/// With one rank, the store is null.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 
 /// Reports to the other ranks that rank 0 cannot start the run; their `rendezvous` throws this
-/// Error. Returns when all ranks have received it or the time-out expires. Called on rank 0 instead
+/// Error. Returns when all ranks have received it or the timeout expires. Called on rank 0 instead
 /// of `rendezvous`. Throws Error(kDistributed) if the address is in use or unreachable.
 void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message);
 
 enum class BackendKind { kGloo, kNccl };
 
 /// This rank's connection to the others. Methods marked "Collective" must be called by all ranks in
-/// the same order; they throw PeerError if another rank is gone or does not arrive within the
-/// time-out. With one rank there is no process group, and collectives return immediately.
+/// the same order; they throw PeerError if another rank is gone or does not arrive before the
+/// timeout. With one rank there is no process group, and collectives return immediately.
 class Communicator {
  public:
   /// Creates a world of one rank.
   Communicator() = default;
-  /// Connects the ranks after `rendezvous`, for NCCL on the calling thread's GPU. Collective.
+  /// Connects the ranks after `rendezvous`; with NCCL, on the calling thread's GPU. Collective.
   /// `timeout_s` bounds every later collective until `wait_without_end`.
   Communicator(const launch::WorkerIdentity& identity, const RendezvousResult& joined,
                BackendKind backend, double timeout_s);
@@ -99,10 +99,10 @@ class Communicator {
   std::vector<std::string> gather_text(const std::string& text);
 
   /// Ends the communication of a successful run, so that ranks may exit in any order: an early exit
-  /// would close connections and, on rank 0, the store, while others still use them. Collective.
+  /// would close connections and, on rank 0, the store, while other ranks use them. Collective.
   void leave();
 
-  /// Checks whether the store still answers, at most once per quarter of the time-out. Training
+  /// Checks whether the store still answers, at most once per quarter of the timeout. Training
   /// itself does not need the store, so without this check a run would fail only at its end. Not
   /// collective; call it at every step. Throws PeerError.
   void require_store();
@@ -113,8 +113,8 @@ class Communicator {
   /// or the store does not answer. Not collective.
   std::vector<int> silent_ranks(bool timed_out) noexcept;
 
-  /// Removes the time-outs of all collectives. The launcher, or a thread of this rank, monitors
-  /// waits instead, because time-outs also count time during which the whole job was suspended.
+  /// Removes the timeouts of all collectives. The launcher, or a thread of this rank, monitors
+  /// waits instead, because timeouts also count time during which the whole job was suspended.
   void wait_without_end();
 
   /// From now on, records in `status` what this rank waits for; `status` must outlive this object.
@@ -146,7 +146,7 @@ using MakeNcclBackend = c10::intrusive_ptr<c10d::Backend> (*)(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, double timeout_s);
 
 /// Sets environment variables of NCCL and c10d's watchdog that the user has not set. The flight
-/// recorder keeps the latest collectives and writes them to `dump_folder` after a time-out, to show
+/// recorder keeps the latest collectives and writes them to `dump_folder` after a timeout, to show
 /// on which collective ranks disagree. On one host NCCL uses loopback only.
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder);
 
@@ -186,13 +186,13 @@ auto translate_failures(const char* operation, Function&& function) {
   }
 }
 
-/// A time-out that does not count time during which this process was suspended, for example with
-/// the whole job.
+/// A timeout that does not count time during which this process was suspended, for example with the
+/// whole job.
 class Deadline {
  public:
   explicit Deadline(double timeout_s) : left_s_(timeout_s) {}
 
-  /// Returns the remaining seconds. Must be called about every `next_look`.
+  /// Returns the remaining seconds. Must be called about every `next_look()`.
   double left_s() {
     const double now_s = monotonic_seconds();
     left_s_ -= std::min(now_s - looked_at_s_, 2 * kLookEvery_s);
@@ -200,7 +200,7 @@ class Deadline {
     return left_s_;
   }
 
-  /// Returns the maximum time to wait before the next `left_s`.
+  /// Returns the maximum time to wait before the next call of `left_s`.
   std::chrono::milliseconds next_look() {
     return to_milliseconds(std::clamp(left_s(), 0.001, kLookEvery_s));
   }

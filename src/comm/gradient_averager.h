@@ -33,7 +33,7 @@ struct RowSum {
 ///     // rank 0 adds shards 0 and 1; the ranks together add (0 + 1) + (2 + 3)
 class SummationTree {
  public:
-  /// How a rank processes one of its shards: collects it in `row` of its table, then adds rows.
+  /// How a rank processes one of its shards: it collects gradients in `row`, then adds rows.
   struct Leaf {
     std::size_t row;
     std::vector<RowSum> then;
@@ -41,13 +41,13 @@ class SummationTree {
     bool operator==(const Leaf&) const = default;
   };
 
-  /// Rank i has shards `begins[i]` to `begins[i + 1]`, at least one.
+  /// Rank i has shards `begins[i]` to `begins[i + 1]` - 1, at least one.
   explicit SummationTree(std::vector<std::int64_t> begins);
   /// Creates the tree for one shard per rank.
   static SummationTree of_ranks(int ranks);
 
-  /// Returns the leaves of a rank's shards, in order. Afterwards the first rows of its table hold
-  /// the partial sums that it contributes to the reduction across ranks.
+  /// Returns the leaves of a rank's shards, in order. After the last one, the first rows of the
+  /// rank's table hold the partial sums that it contributes to the reduction across ranks.
   std::vector<Leaf> leaves(int rank) const;
   /// Returns the number of rows that each rank contributes; a rank may leave some unused.
   std::size_t rows_of_rank() const { return rows_of_rank_; }
@@ -72,7 +72,7 @@ class SummationTree {
                   std::vector<Leaf>& leaves) const;
 
   std::vector<std::int64_t> begins_;
-  std::vector<std::vector<ShardRun>> nodes_;  // by rank: the nodes whose sums it contributes
+  std::vector<std::vector<ShardRun>> nodes_;  // per rank: the nodes whose sums it contributes
   std::size_t rows_of_rank_ = 0;
   std::size_t rows_ = 0;
   std::vector<RowSum> over_ranks_;
@@ -103,8 +103,8 @@ struct DeferredSum {
   std::vector<GradientRow> rows;
   std::vector<RowSum> order;  // empty if there is one row
 
-  /// Sums `count` <= kBlock elements starting at index `begin`. Returns a pointer to the sum, which
-  /// is in `scratch`, or in the row if there is only one.
+  /// Sums `count` <= kBlock elements starting at index `begin`. Returns a pointer to the sum, in
+  /// `scratch` or, if there is only one row, possibly in that row.
   const float* block(std::int64_t begin, std::int64_t count, Scratch& scratch) const;
   Scratch make_scratch() const {
     return {decltype(Scratch::blocks)(rows.size()), decltype(Scratch::found)(rows.size())};
@@ -133,7 +133,7 @@ struct GradientBuffer {
   at::Tensor rows;
   at::Tensor flat;  // first row without padding; receives completed sums
   /// [r, h] bf16: the first h gradient elements of each row, if they remain bf16 until the
-  /// reduction. Undefined if they are fp32 as well.
+  /// reduction. Undefined if all gradients are fp32.
   at::Tensor bf16_rows{};
   std::int64_t statistics = 0;  // number of elements at the end of `flat`
   SummationTree tree = SummationTree::of_ranks(1);
@@ -145,8 +145,8 @@ struct GradientBuffer {
 ///
 /// A step calls, in this order: `begin`; for each batch, the model's forward pass and `backward`;
 /// `average`; then it updates weights and optimizer state in `owned_slice` with the gradients from
-/// `deferred_sum` or, after `complete_sum`, from the buffer; `end_update`. All except `begin` and
-/// these two may be collective.
+/// `deferred_sum` or, after `complete_sum`, from the buffer; `end_update`. Calls other than
+/// `begin`, `deferred_sum` and `complete_sum` may be collective.
 class GradientAverager {
  public:
   explicit GradientAverager(GradientBuffer buffer) : buffer_(std::move(buffer)) {}
@@ -162,7 +162,7 @@ class GradientAverager {
   }
   /// Sums statistics and, unless that is deferred, gradients over the ranks. Throws PeerError.
   virtual void average() = 0;
-  /// Returns the gradients in `owned_slice`, on a CPU, as one row if they are summed already.
+  /// Returns the gradients in `owned_slice`, as one row if they are already summed. Only on CPUs.
   DeferredSum deferred_sum() const;
   /// Writes the sums of `owned_slice` to the buffer if `average` deferred them.
   void complete_sum();
@@ -212,8 +212,8 @@ class GradientAverager {
   bool complete_ = false;  // whether the latest gradients are summed
 };
 
-/// Returns whether the averager of these options defers the sum to the weight update and accepts
-/// `bf16_rows`. On CPUs this holds for a single rank and for `shared_memory`. Collective.
+/// Returns whether the averager for these options defers the sum to the weight update and accepts
+/// `bf16_rows`: on CPUs, for a single rank and for `shared_memory`. Collective.
 bool defers_sum(const settings::TrainOptions& options, const Communicator& communicator,
                 at::Device device);
 
@@ -229,8 +229,8 @@ std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOp
                                                          GradientBuffer buffer,
                                                          bool may_overlap = true);
 
-/// Ranks of one host cannot share memory. Causes: a rank has its own user namespace or a different
-/// view of /proc, the executable is not readable, a limit was reached, or memory ran out.
+/// Thrown if ranks of one host cannot share memory. Causes: a rank has its own user namespace or a
+/// different view of /proc, the executable is not readable, a limit was reached, or memory ran out.
 /// Error(kRunFailed) if memory ran out, else Error(kConfig).
 class SharedMemoryError : public Error {
  public:

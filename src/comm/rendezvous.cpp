@@ -33,8 +33,7 @@ bool is_ready(int fd, short event, Deadline& deadline, double at_most_s) {
   return false;
 }
 
-/// For the first message of a c10d store client. c10d's own client would wait for the answer
-/// forever.
+/// The nonce of our own ping: c10d's store client would wait forever for an answer.
 constexpr std::uint32_t kNonce = 0x6d6e6973;
 
 std::array<char, 10> greeting() {
@@ -125,7 +124,7 @@ std::string store_address(const launch::WorkerIdentity& identity) {
 }
 
 /// Connects to the store, which rank 0 serves here unless an agent does. Throws Error(kDistributed)
-/// within the time-out, naming the address and the obstacle: the port is in use, the name does not
+/// within the timeout, naming the address and the obstacle: the port is in use, the name does not
 /// resolve, nothing listens there, or the program there is not a store.
 c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& options) {
   const launch::WorkerIdentity& identity = options.identity;
@@ -156,7 +155,7 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
 constexpr const char* kRefused = "refused";  // value: an exit code
 constexpr const char* kMessage = "message";
 
-constexpr const char* kTold = "told";  // of a refusal
+constexpr const char* kTold = "told";  // of the refusal
 constexpr const char* kJoined = "joined";
 constexpr const char* kCompared = "compared";
 
@@ -165,7 +164,7 @@ std::string key_of(const char* done, int rank) {
   return std::string(done) + "/" + std::to_string(rank);
 }
 
-/// Returns these keys of the ranks from `first` on.
+/// Returns the keys of the ranks from `first` on.
 std::vector<std::string> keys_of(const char* done, int first, int world_size) {
   std::vector<std::string> keys;
   for (int rank = first; rank < world_size; ++rank) keys.push_back(key_of(done, rank));
@@ -274,7 +273,7 @@ void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& re
              name);
     }
     if (info.backend != of_rank_0.backend) {
-      refuse("{} uses backend {}, rank 0 uses {}: `mnist-train doctor` lists the GPUs of a machine",
+      refuse("{} uses backend {}, but rank 0 uses {}: `mnist-train doctor` lists a machine's GPUs",
              name, info.backend, of_rank_0.backend);
     }
   }
@@ -311,7 +310,7 @@ RendezvousResult rendezvous(const RendezvousOptions& options) {
       compare_rank_infos(*store, world_size, joined);
       if (joined.gpus.one_each()) return joined;
       // Each rank may then refuse the shared GPUs on its own and exit, so rank 0, which may serve
-      // the store, waits until all have read it.
+      // the store, waits until all have read the entries.
       store->set(key_of(kCompared, options.identity.rank), "");
       if (options.identity.rank == 0) {
         store->wait(keys_of(kCompared, 1, world_size), to_milliseconds(options.timeout_s));

@@ -150,7 +150,7 @@ GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer 
 constexpr std::int64_t kGrain = 64;  // elements; no two ranks write to the same cache line
 constexpr std::size_t kMaxSmall_bytes = 64 << 10;  // 4,000 channels' statistics in fp64
 
-/// Sums gradients in memory that ranks on the CPUs of one host share. Each rank sums its slice of
+/// Sums gradients in memory shared by ranks on the CPUs of one host. Each rank sums its slice of
 /// all ranks' gradients and updates its slice of the weights. Weights and optimizer state are
 /// shared too, so nothing is copied or computed twice. Results are bit-identical in every run.
 ///
@@ -210,7 +210,7 @@ class SharedMemoryAverager : public GradientAverager {
 
   bool all_reduce_small(at::Tensor& tensor) override {
     if (tensor.nbytes() > kMaxSmall_bytes) return false;
-    // Two sets of slots in turn: once a rank passes the barrier of one, all have read the other.
+    // Alternate between two sets: when a rank passes one's barrier, all have read the other.
     uses_second_set_ = !uses_second_set_;
     const auto slot_of = [&](int owner) {
       const auto number = static_cast<std::size_t>(uses_second_set_ ? ranks() + owner : owner);
@@ -277,7 +277,7 @@ class SharedMemoryAverager : public GradientAverager {
     return slice_of(owner).of(tables_[static_cast<std::size_t>(holder)].select(0, 0));
   }
 
-  /// Returns the statistics of the rows that this rank contributes, a view.
+  /// Returns a view of the statistics in the rows that this rank contributes.
   at::Tensor own_statistics() const {
     return buffer_.rows.narrow(0, 0, static_cast<std::int64_t>(buffer_.tree.rows_of_rank()))
         .narrow(1, gradient_count(), buffer_.statistics);

@@ -128,10 +128,10 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
   return std::max(1, machine.cores / local_world_size);
 }
 
-/// Returns why one process with a thread for each of two cores is faster than two processes, if the
-/// config sets neither number; empty if it is not. Our engine computes in blocks of 32 images, so a
-/// smaller part of a batch takes as long. A network whose many weights are all in linear layers is
-/// limited by memory bandwidth: each process would read and write all of them.
+/// Returns why one process with a thread for each of two cores is faster than two processes; empty
+/// if it is not, or if the config sets either number. Our engine computes in blocks of 32 images,
+/// so part of a small batch takes as long as all of it. A network with many weights, all in linear
+/// layers, is limited by memory bandwidth: each process would read and write all of them.
 std::string reason_for_threads(const settings::RunConfig& config, const Machine& machine) {
   const settings::LaunchOptions& options = config.launch;
   const bool counts_processes =

@@ -48,7 +48,7 @@ struct Job {
   std::string resume;                    // "": a new run; else "auto" or the checkpoint's path
   bool after_restart = false;            // the newest checkpoint of this run overrides `resume`
   std::filesystem::path checkpoint;      // evaluate, predict, export; init: weights
-  std::filesystem::path dataset_record;  // the dataset.json of its run; empty: none
+  std::filesystem::path dataset_record;  // dataset.json of the checkpoint's run; empty: none
   std::string export_format;             // export: "pt", "safetensors", "onnx", "python"
   std::string export_input;              // export, onnx: "float32", "bytes"
   std::filesystem::path export_path;     // export, preview: the file to write
@@ -82,7 +82,7 @@ std::string resume_command(const std::filesystem::path& run_folder,
                            const std::string& resume = "auto");
 
 /// Returns the last lines of a message about a failed run: its newest intact checkpoint and the
-/// command that resumes from it, or the command that starts again if no checkpoint can be read.
+/// command that resumes from it, or the command that starts over if no checkpoint can be read.
 std::string recovery_advice(const std::filesystem::path& run_folder,
                             const std::string& program = "mnist-train");
 
@@ -126,9 +126,9 @@ struct WorkerIdentity {
 };
 
 /// Reads the identity from torchrun's variables (our own launcher sets the same ones for its
-/// ranks), else from those of Slurm, Open MPI, MPICH or Intel MPI. Nothing if this process was
-/// started by hand or in a Slurm shell or batch script. Throws Error(kConfig) if the variables are
-/// incomplete or contradict each other.
+/// ranks), else from those of Slurm, Open MPI, MPICH or Intel MPI. Returns nothing if this process
+/// was started by hand or in a Slurm shell or batch script. Throws Error(kConfig) if the variables
+/// are incomplete or contradict each other.
 std::optional<WorkerIdentity> identity_from_environment();
 
 /// Returns how many times Slurm has requeued this job; 0 outside of Slurm.
@@ -137,8 +137,8 @@ int slurm_restart_count();
 /// Returns the first host of a list in Slurm's notation: "node[03-05,7],x" -> "node03".
 std::string first_host(const std::string& list);
 
-/// Returns a node's number of tasks from a list in Slurm's notation, in which "2(x3),1" means 2, 2,
-/// 2, 1; 0 past the end of the list.
+/// Returns the number of tasks on a node from a list in Slurm's notation, in which "2(x3),1" means
+/// 2, 2, 2, 1; 0 past the end of the list.
 int count_of_node(const std::string& list, int node);
 
 // The placement of a rank.
@@ -179,8 +179,8 @@ struct Placement {
 /// Returns the number of ranks that our own launcher starts: `processes_per_node`, or the length of
 /// `devices` or `data.train_per_process`. If the config sets none of them: one per GPU; on CPUs one
 /// per core, at most 2, because more would compete for memory bandwidth and gain little; on two
-/// cores one with two threads for large networks with only linear layers, for which even two ranks
-/// are slower. Throws Error(kConfig) if the config asks for GPUs and there are none.
+/// cores one with two threads if that is faster (small batches, large linear networks). Throws
+/// Error(kConfig) if the config asks for GPUs and there are none.
 int choose_process_count(const settings::RunConfig& config, const Machine& machine);
 
 /// Returns a note for the user about the choices of `choose_process_count`, or "".
@@ -203,13 +203,13 @@ struct GpuShares {
   bool one_each() const { return first < 0; }
 };
 
-/// Assigns each rank the GPU that the fewest ranks before it use, the first one if several tie.
-/// `allowed`: by rank, globally unique names of the GPUs that it may use; an empty list means the
+/// Assigns each rank the GPU that is used by the fewest earlier ranks, the first one in a tie.
+/// `allowed`: per rank, globally unique names of the GPUs that it may use; an empty list means the
 /// CPU.
 GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed);
 
-/// Returns the backend for ranks of which two share a GPU. Throws Error(kConfig) naming the two if
-/// the config requests NCCL.
+/// Returns the backend if two ranks share a GPU. Throws Error(kConfig) naming both ranks if the
+/// config requests NCCL.
 std::string backend_of_shared_gpu(const settings::RunConfig& config, const GpuShares& shares);
 
 }  // namespace mnist_train::launch

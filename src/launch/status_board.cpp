@@ -182,7 +182,7 @@ std::string out_of_memory(Phase phase, const std::string& used_up) {
 }
 
 std::string to_text(const FailureReport& failure) {
-  // JSON may need six bytes for one, and the whole report must fit into a pipe's 64 KiB, because
+  // JSON may escape one byte as six, and the whole report must fit into a pipe's 64 KiB, because
   // the launcher reads it only after the worker has ended.
   constexpr std::size_t kMostBytes = 8192;
   FailureReport printable = failure;
@@ -263,7 +263,7 @@ RunFailure summarize_failure(const std::vector<RankEnd>& ends,
   for (const RankEnd& end : ends) {
     if (&end == &cause || !has_failed(end)) continue;
     const auto& other = end.exit.failure;
-    // All found the same mistake.
+    // All ranks found the same mistake.
     if (reported && other && reported->message == other->message) continue;
     if (is_mistake && is_victim(end)) continue;
     failure.victims += describe_end(end, board) + "\n";

@@ -26,7 +26,7 @@ enum class Phase : std::uint32_t {
   kFinished,
 };
 
-/// The event that a rank waits for: the end of a collective operation, or of work of its GPU.
+/// The event that a rank waits for: the end of a collective operation or of its GPU's work.
 enum class Wait : std::uint32_t {
   kNothing,
   kAllReduce,
@@ -52,7 +52,7 @@ struct alignas(64) RankStatus {
   std::atomic<double> updated_s{0};    // CLOCK_MONOTONIC
   std::atomic<double> stepped_s{0};    // total time of training steps
   std::atomic<double> waited_s{0};     // part of stepped_s: waiting for other ranks
-  std::atomic<std::int64_t> waits{0};  // number of waits begun plus ended
+  std::atomic<std::int64_t> waits{0};  // waits begun plus waits ended
 };
 
 /// One RankStatus per local rank, in an in-memory file that the launcher creates and its ranks
@@ -103,7 +103,7 @@ class WaitScope {
 
 // Failures of ranks.
 
-/// Why a worker failed. It sends the report to its launcher with a single write to a pipe.
+/// Why a worker failed. The worker sends this to its launcher with a single write to a pipe.
 struct FailureReport {
   ExitCode code = ExitCode::kRunFailed;
   std::string message;
@@ -111,8 +111,8 @@ struct FailureReport {
   bool is_victim = false;  // failed only because another rank did
 };
 
-/// Returns "out of memory: " and which settings to lower in this phase. `used_up` names the
-/// exhausted limit if the kernel killed the process (MemoryKills).
+/// Returns "out of memory: " followed by the settings to lower in this phase. `used_up` names the
+/// exhausted limit if the kernel killed the process (see MemoryKills).
 std::string out_of_memory(Phase phase, const std::string& used_up = "");
 
 /// Returns the report as JSON of at most 64 KiB, which fits into a pipe that is not being read yet.
@@ -155,7 +155,7 @@ struct StalledRank {
   int rank = 0;
   double seconds = 0;        // since its last progress
   bool stopped = false;      // by a signal or a debugger
-  double others_wait_s = 0;  // if this rank progresses: longest wait for it
+  double others_wait_s = 0;  // if this rank makes progress: longest wait for it
 };
 
 /// Returns the rank that holds up the others, because ranks that wait for one another stall
@@ -171,7 +171,7 @@ struct RunFailure {
   std::string cause;    // "rank 1 (pid 123) was killed by signal 9 (Killed) in step 120 (epoch 2)"
   std::string victims;  // one line each, may be empty
   bool died_without_report = false;  // the rank's log may say more
-  bool was_killed = false;           // by SIGKILL, or before it began, with the fork server
+  bool was_killed = false;           // by SIGKILL, or with the fork server before it began
   Phase phase = Phase::kStarting;    // of the rank
   bool restart_may_help = false;     // a process was lost or hung; mistakes would recur
 };

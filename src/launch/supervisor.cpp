@@ -99,8 +99,8 @@ class Attempt {
 
   bool has_succeeded(const WorkerProcess& worker) const {
     const WorkerExit& exit = *worker.exit();
-    // The signal kills a rank that does not handle signals yet, and a rank may have received
-    // another of several signals first.
+    // The signal kills a rank that does not handle signals yet. If there were several signals, a
+    // rank may have received a different one first.
     if (stopped_by_ != 0 && is_stop(exit)) return true;
     return exit.code == 0 && board_.of(worker.rank()).phase == Phase::kFinished;
   }
@@ -317,8 +317,8 @@ std::optional<std::string> StragglerWatch::check(const StatusBoard& board, doubl
   suspect_ = is_slow ? slowest : count;
   if (!is_slow_again || std::exchange(ranks_[slowest].warned, true)) return std::nullopt;
   return fmt::format(
-      "rank {} is slow: its steps take {:.1f} ms, those of the others {:.1f} ms, so they wait for "
-      "it",
+      "rank {} is slow: its steps take {:.1f} ms, compared with {:.1f} ms on the other ranks, "
+      "which wait for it",
       slowest, 1000 * slowest_s, 1000 * others_s);
 }
 

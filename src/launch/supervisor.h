@@ -119,8 +119,8 @@ struct RankPlan;
 class ForkServer {
  public:
   /// Starts the server, which loads LibTorch while the launcher continues. From then on this
-  /// process is the parent of its orphaned descendants. Must be called on the main thread, before
-  /// mapping memory that children must not inherit. Throws Error(kRunFailed).
+  /// process adopts its orphaned descendants. Must be called on the main thread, before mapping
+  /// memory that children must not inherit. Throws Error(kRunFailed).
   explicit ForkServer(const std::filesystem::path& executable);
   ForkServer(const ForkServer&) = delete;
   ForkServer& operator=(const ForkServer&) = delete;
@@ -128,8 +128,8 @@ class ForkServer {
 
   bool is_alive() const;
   /// Requests a rank, which writes its process ID to the pipe of its failure report when it begins.
-  /// If the server cannot fork, it writes the negated errno instead; if it has ended, the pipe is
-  /// closed. Throws Error(kRunFailed).
+  /// If the server cannot fork, it writes the negated errno instead; if the server has ended, the
+  /// pipe is closed. Throws Error(kRunFailed).
   void ask_for(const RankPlan& plan) const;
 
  private:
@@ -177,7 +177,7 @@ struct AttemptResult {
   int stopped_by = 0;              // the signal that asked the run to stop, if any
   int exit_code = 0;               // if none failed: 0, or stopped_exit_code if ranks exited early
   bool cut_off = false;            // a second Ctrl-C killed rank 0 before it had saved
-  std::int64_t furthest_step = 0;  // that any rank has begun
+  std::int64_t furthest_step = 0;  // highest step that any rank has begun
 };
 
 /// Work of the launcher on another thread (reading the data). It is started after the ranks and is
@@ -217,7 +217,7 @@ AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, doub
 /// Decides whether to restart after a failed attempt.
 class RestartPolicy {
  public:
-  /// `root` is prepended to the kernel's paths, see base/system.h.
+  /// `root` is prepended to the kernel's paths (see base/system.h).
   explicit RestartPolicy(const std::filesystem::path& root = "/") : memory_kills_(root) {}
 
   /// Adds the memory limit to the failure if the kernel killed a rank because of it. New ranks
@@ -263,8 +263,8 @@ class StallMeter {
 };
 
 /// Watches a rank from a thread if our own launcher does not: how long it waits for other ranks or
-/// its GPU, and the progress of training steps and evaluation batches. Waits then need no timeouts
-/// of their own, which would also count time during which the whole job was stopped.
+/// its GPU, and the progress of training steps and evaluation batches. Waits then need no timeouts,
+/// which would also count time during which the whole job was stopped.
 class ProgressWatch {
  public:
   /// Called on the thread with the seconds without progress; should end the process.
@@ -299,7 +299,7 @@ class StragglerWatch {
 
   std::vector<RankProgress> ranks_;  // at the start of the window
   double checked_s_ = 0;
-  std::size_t suspect_;  // the number of ranks if there is none
+  std::size_t suspect_;  // a rank; the number of ranks if there is none
 };
 
 }  // namespace mnist_train::launch

@@ -58,7 +58,7 @@ void require_all(Names names, const std::string& launcher) {
       fmt::join(variables_that(true, names), ", "), fmt::join(missing, ", "), launcher);
 }
 
-/// The variables with which a launcher passes a process its rank.
+/// The variables through which a launcher tells a process its rank.
 struct RankVariables {
   LauncherKind kind;
   const char* title;
@@ -180,7 +180,7 @@ bool was_started_with(pid_t pid, const std::vector<std::string>& variables) {
 }
 
 /// Returns the process that started all ranks on this host, mpirun or its daemon: the nearest
-/// ancestor that is not part of this rank, unlike, for example, a script that starts it.
+/// ancestor outside this rank. A script that starts this process is part of the rank.
 pid_t launcher_of(const RankVariables& mpi) {
   std::vector<std::string> own;
   for (const char* name : mpi.that_are_set()) {
@@ -195,8 +195,8 @@ pid_t launcher_of(const RankVariables& mpi) {
   return pid;
 }
 
-/// Returns a name that all processes of one mpirun share, and no other processes running on this
-/// machine, and the source of the name.
+/// Returns a name shared by all processes of one mpirun, but by no others running on this machine,
+/// and the source of the name.
 std::pair<std::string, std::string> mpirun_job(const RankVariables& mpi) {
   if (mpi.kind == LauncherKind::kOpenMpi) {
     for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
@@ -250,9 +250,9 @@ int tasks_on_this_node(int local_rank, int world_size) {
 enum class SlurmStart { kShell, kBatchScript, kTask };
 
 /// A shell may have been started by salloc, with only the job's variables, or be the job's
-/// interactive step, which salloc starts like a task with a step number that Slurm reserves for it.
-/// A process that joined a job from outside is in the extern step. The job's name is no indication,
-/// because srun's tasks inherit it.
+/// interactive step, which salloc starts like a task with a reserved step number. A process that
+/// joined a job from outside is in the extern step. The job's name proves nothing, because srun's
+/// tasks inherit it.
 SlurmStart slurm_start() {
   const auto step = variable("SLURM_STEP_ID");
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {

@@ -88,7 +88,7 @@ void apply_plan(const RankPlan& plan) {
 /// Lets stop signals end this process, except SIGUSR1, which stays pending until there is something
 /// to save. Makes only system calls.
 void accept_signals() {
-  // Shells start background jobs with SIGINT ignored, but one that is sent is intended.
+  // Shells start background jobs with SIGINT ignored, but a SIGINT that arrives is intended.
   for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
   sigset_t waiting;  // stays blocked until the rank has something to save
   ::sigemptyset(&waiting);
@@ -176,9 +176,8 @@ std::string read_available(int fd) {
 constexpr std::size_t kMostRequestBytes = 4096;
 constexpr std::size_t kMostDescriptors = 16;
 constexpr int kRequestsFd = 3;
-/// /proc/PID/environ shows the memory of the environment that a process was started with. The
-/// server reserves space there for the variables of its ranks, so that tools that look for RANK
-/// find it.
+/// /proc/PID/environ shows the memory of a process's initial environment. The server reserves space
+/// there for the variables of its ranks, so that tools that look for RANK find it.
 constexpr const char* kSpaceVariable = "MNIST_TRAIN_SPACE";
 constexpr std::size_t kSpaceBytes = 512;
 /// At least as long as any rank's title, which overwrites it.
@@ -477,7 +476,7 @@ void ForkServer::ask_for(const RankPlan& plan) const {
   Message message(request.size());
   std::copy(request.begin(), request.end(), message.bytes.begin());
   put_descriptors(plan, message);
-  // If the server has ended, the rank's closed pipe shows it.
+  // If the server has ended, the rank's closed pipe tells.
   if (::sendmsg(requests_.get(), &message.header, MSG_NOSIGNAL) < 0 && errno != EPIPE &&
       errno != ECONNRESET) {
     throw_errno("request a rank from the fork server");

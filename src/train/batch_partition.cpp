@@ -68,7 +68,7 @@ class ThroughputPartition : public BatchPartition {
   }
 
   void update(const at::Tensor& statistics, const std::vector<std::int64_t>& samples) override {
-    if (++steps_ <= kWarmUpSteps) return;  // allocates memory and selects kernels
+    if (++steps_ <= kWarmUpSteps) return;  // the first allocates memory and selects kernels
     const at::Tensor busy_s = accelerator::to_host(statistics).to(at::kDouble);
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       busy_s_[rank] += busy_s.const_data_ptr<double>()[rank];
@@ -85,7 +85,7 @@ class ThroughputPartition : public BatchPartition {
   static constexpr int kWarmUpSteps = 1;
   static constexpr int kFirstWindow = 4;  // steps
   static constexpr int kWindow = 16;
-  // Kernel libraries repeat their set-up for each new shard size, which outweighs a small gain.
+  // Kernel libraries redo their set-up for each new shard size; a smaller gain would not repay it.
   static constexpr double kLeastImbalance = 0.05;
 
   double now_s() const {
@@ -102,7 +102,7 @@ class ThroughputPartition : public BatchPartition {
     std::vector<double> speeds(ranks_);
     for (std::size_t rank = 0; rank < ranks_; ++rank) speeds[rank] = samples_[rank] / busy_s_[rank];
     const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
-    // From the second decision on, apply half of the change: one window may have been disturbed.
+    // From the second decision on, apply only half of the change, because a window may be noisy.
     const double damping = decided_ ? 0.5 : 1;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       fractions_[rank] += damping * (speeds[rank] / sum - fractions_[rank]);
@@ -114,8 +114,8 @@ class ThroughputPartition : public BatchPartition {
   at::Device device_;
   std::vector<double> fractions_;
   double work_begin_s_ = 0;
-  std::vector<double> busy_s_;   // of this window, by rank
-  std::vector<double> samples_;  // of this window, by rank
+  std::vector<double> busy_s_;   // per rank in this window
+  std::vector<double> samples_;  // per rank in this window
   int steps_ = 0;
   int measured_ = 0;
   bool decided_ = false;
@@ -191,7 +191,7 @@ double ClassWeights::sum_of(const std::vector<data::Range>& shards, std::size_t 
   return sum;
 }
 
-/// Returns the weight of the label mixed into sample `number` of a shard, see Augmenter.
+/// Returns the weight of the label mixed into sample `number` of a shard (see Augmenter).
 float ClassWeights::partner_of(const std::vector<data::Range>& shards, std::size_t shard,
                                std::size_t number) const {
   const RankOrder& order = order_of(shard);

@@ -27,7 +27,7 @@ struct PartitionOptions {
 /// all shards. This class splits evenly: sizes differ by at most one.
 class BatchPartition {
  public:
-  /// Rank i computes the shards from `begins[i]` to `begins[i + 1]`.
+  /// Rank i computes shards `begins[i]` to `begins[i + 1]` - 1.
   BatchPartition(std::vector<std::int64_t> begins, int rank)
       : begins_(std::move(begins)), rank_(static_cast<std::size_t>(rank)) {}
   virtual ~BatchPartition() = default;
@@ -42,16 +42,16 @@ class BatchPartition {
   std::vector<std::int64_t> order(std::int64_t count, std::int64_t seed, std::int64_t epoch) const {
     return order_of(static_cast<int>(rank_), count, seed, epoch);
   }
-  /// Returns the order of any rank: the same for all ranks, unless each has its own training set.
+  /// Like `order`, for any rank: the same for all, unless each rank has its own training set.
   virtual std::vector<std::int64_t> order_of(int /*rank*/, std::int64_t count, std::int64_t seed,
                                              std::int64_t epoch) const {
     return data::epoch_permutation(count, seed, epoch);
   }
-  /// Returns the number of different orders: 1 or the number of ranks.
+  /// Returns the number of distinct orders: 1 or the number of ranks.
   virtual int orders() const { return 1; }
-  /// Returns shard `number` of the batch at positions `global`, as positions in the order of the
-  /// rank that computes it. The sizes of all shards add up to the size of `global`; unless ranks
-  /// have their own training sets, the shards are consecutive parts of it.
+  /// Returns shard `number` of the batch at positions `global`, as positions in the sample order of
+  /// the rank that computes it. Shard sizes add up to the size of `global`; unless ranks have their
+  /// own training sets, the shards are consecutive parts of `global`.
   virtual data::Range shard(data::Range global, std::int64_t number) const {
     return data::shard(global, number, shards());
   }
@@ -73,7 +73,7 @@ class BatchPartition {
 };
 
 /// Creates the partition that the options ask for. `even`: sizes differ by at most one.
-/// `throughput`: sizes are proportional to each rank's samples per second, measured over the last
+/// `throughput`: sizes are proportional to each rank's samples per second, measured over recent
 /// steps; every run, even a resumed one, starts with an even split. If each rank has its own
 /// training set, its shard comes from that set. `shards`: a fixed number of even shards. Throws
 /// Error(kConfig) if there are more ranks than shards.
@@ -82,8 +82,8 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
                                                      at::Device device);
 
 /// Class weights of the loss, as in torch.nn.CrossEntropyLoss: the loss of a step is the sum of its
-/// samples' weighted losses over the sum of their weights. Every rank computes the sum of weights
-/// of all ranks from the labels, so it needs no communication, and gradients only need to be added.
+/// samples' weighted losses over the sum of their weights. Every rank computes the sum of all
+/// ranks' weights from the labels without communication, so gradients only need to be added.
 class ClassWeights {
  public:
   /// `weights`: per class. Keeps a reference to `images`.
@@ -95,15 +95,15 @@ class ClassWeights {
   /// Looks up the weights of an epoch's samples, in the partition's sample orders.
   void begin_epoch(const BatchPartition& partition, std::int64_t seed, std::int64_t epoch);
   /// Returns the factor for the class weights in a step: its number of samples divided by the sum
-  /// of their weights, or 0 if all weights are 0. With it the loss is a mean over the samples, as
-  /// without weights. `batches`: the shards of all ranks, per batch.
+  /// of their weights, or 0 if all weights are 0. With this factor the loss is a mean over the
+  /// samples, as it is without weights. `batches`: the shards of all ranks, per batch.
   double factor(std::span<const std::vector<data::Range>> batches) const;
 
  private:
-  /// The samples of an epoch, in order.
+  /// Values of an epoch's samples, in one rank's order.
   struct RankOrder {
     std::vector<float> weights;  // of the labels
-    std::vector<float> shares;   // of each label in its mixed sample; empty without mixing
+    std::vector<float> shares;   // of the labels in mixed samples; empty without mixing
   };
 
   const RankOrder& order_of(std::size_t shard) const {

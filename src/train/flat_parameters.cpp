@@ -24,8 +24,8 @@ std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
   return {strides.begin(), strides.end()};
 }
 
-// In elements: 16 bytes in bf16, for the fastest GPU matrix products and convolutions. Parameters
-// begin at multiples of it; zeros pad the gaps.
+// Alignment of parameters in elements, with zeros as padding. The fastest GPU matrix products and
+// convolutions need 16 bytes in bf16.
 constexpr std::int64_t kAlignment = 8;
 constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 
@@ -110,8 +110,8 @@ std::size_t FlatParameters::freeze(std::vector<at::Tensor>& masters,
   return static_cast<std::size_t>(frozen - order.begin());
 }
 
-/// Lays out the bf16 parameters first, those with the same settings together, and the frozen ones
-/// last. Returns the total number of elements.
+/// Lays out bf16 parameters before fp32 ones, both grouped by settings, and frozen ones last.
+/// Returns the total number of elements.
 std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettings>& by_parameter,
                                      std::int64_t& bf16_total) {
   std::vector<settings::ParameterSettings> kinds;
@@ -190,8 +190,8 @@ void FlatParameters::end_shard(std::size_t number) {
 }
 
 /// Copies the gradients of one type into the flat gradients, or adds them in later batches of a
-/// step. With mixed types a GPU would launch one kernel per tensor instead of one for all. Skips
-/// gradients that a layer wrote to its destination buffer.
+/// step. With mixed types a GPU would launch one kernel per tensor instead of one for all tensors.
+/// Skips gradients that a layer wrote to its destination buffer.
 void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type) {
   std::vector<at::Tensor> from;
   std::vector<at::Tensor> to;

@@ -21,24 +21,24 @@ struct ShardLayout {
   bool keeps_precision = false;  // bf16 gradients stay bf16 until the reduction
 };
 
-/// Consecutive elements of the flat values, from parameters with the same settings.
+/// Consecutive flat values of parameters that share their settings.
 struct ParameterSpan {
   comm::Slice slice;
   settings::ParameterSettings kind;
 };
 
 /// All trained parameters of a module in one tensor and all gradients in another, so that averaging
-/// is one all-reduce and the optimizer one kernel. The module's own parameters become views:
-/// convolution weights with channels_last strides, the rest contiguous. Gradients are collected
-/// after backward, which allocates new tensors unless a layer uses the buffers of
-/// `set_destinations`; that costs less than zeroing views and accumulating into them. Frozen
+/// takes one all-reduce and the update takes one kernel. The module's own parameters become views:
+/// convolution weights with channels_last strides, the rest contiguous. Backward allocates new
+/// gradient tensors, unless a layer writes to the buffers of `set_destinations`, and they are
+/// collected afterwards: that costs less than zeroing views and accumulating into them. Frozen
 /// parameters are stored after the trained ones in `weights`; they require no gradient.
 class FlatParameters {
  public:
   /// `statistics`: number of scalars stored after the gradients. `module` must be on its device
-  /// already, and so must `bf16_copy`: a module of the same architecture, some of whose parameters
-  /// are bf16. If set, forward and backward use `bf16_copy`. Its bf16 parameters become views of
-  /// another buffer, which `refresh_bf16_copy` fills; its other parameters and all its buffers are
+  /// already. `bf16_copy`: null, or a module of the same architecture on the same device, with some
+  /// parameters in bf16, which forward and backward then use. Its bf16 parameters become views of a
+  /// separate buffer, which `refresh_bf16_copy` fills; its other parameters and all its buffers are
   /// shared with `module`. `by_parameter`: settings of each parameter; empty: the same for all.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, ShardLayout layout = {},
@@ -46,22 +46,22 @@ class FlatParameters {
   FlatParameters(const FlatParameters&) = delete;  // other objects keep references to it
   FlatParameters& operator=(const FlatParameters&) = delete;
 
-  const at::Tensor& values() const { return values_; }  // [n] f32, the trained ones
+  const at::Tensor& values() const { return values_; }  // [n] f32, trained parameters
   /// Returns the trained values followed by the frozen ones, [n + f] f32: an entire storage.
   const at::Tensor& weights() const { return weights_; }
   /// Returns the spans of the values, in order: one, unless parameters differ in their settings.
   const std::vector<ParameterSpan>& spans() const { return spans_; }
   /// Returns the names of the trained parameters, in the order of `parameters`.
   const std::vector<std::string>& names() const { return names_; }
-  /// Returns the gradients, [n] f32. After the averager's `complete_sum`, its owned slice holds
-  /// sums over the ranks; after `all_gather`, the whole tensor does.
+  /// Returns the gradients, [n] f32. After `complete_sum`, the averager's owned slice holds sums
+  /// over the ranks; after `all_gather`, the whole tensor does.
   const at::Tensor& gradients() const { return gradients_; }
   /// Returns the statistics, [s] f32, which follow the gradients and are summed with them.
   const at::Tensor& statistics() const { return statistics_; }
-  /// Returns the statistics of a shard: the same tensor if there is one shard.
+  /// Returns the statistics of a shard, which is `statistics` itself if there is one shard.
   const at::Tensor& shard_statistics() const { return shard_statistics_; }
-  /// Returns the trained parameters used in forward and backward: those of `bf16_copy` or the
-  /// module.
+  /// Returns the trained parameters used in forward and backward: those of `bf16_copy` if set, else
+  /// the module's.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const at::Tensor& bf16_values() const { return bf16_values_; }  // [h] bf16
   /// Returns a view of the bf16 copies of the values in `slice`; may be empty.
@@ -73,7 +73,7 @@ class FlatParameters {
   std::size_t shards() const { return leaves_.size(); }
   /// Begins the backward passes of a shard; drops the gradients of the previous shard.
   void begin_shard(std::size_t number);
-  /// On CPUs, passes destination buffers for the gradients of the next backward pass to the layers;
+  /// On CPUs, gives the layers destination buffers for the gradients of the next backward pass;
   /// gradients written there need not be collected.
   void set_destinations(models::GradientDestinations& destinations) const;
   /// Moves the parameters' gradients into the flat gradients of the shard: the first call after
@@ -116,7 +116,7 @@ class FlatParameters {
   std::vector<ParameterSpan> spans_;
   at::Tensor weights_;
   at::Tensor values_;                                             // a view of the first n weights
-  std::vector<std::pair<at::Tensor, at::Tensor>> frozen_copies_;  // in bf16, with their weights
+  std::vector<std::pair<at::Tensor, at::Tensor>> frozen_copies_;  // bf16 copies and their weights
   comm::SummationTree tree_;
   std::vector<comm::SummationTree::Leaf> leaves_;
   at::Tensor rows_;  // [r, m]: summed gradients and statistics; the next three are views
@@ -127,8 +127,8 @@ class FlatParameters {
   at::Tensor bf16_rows_;  // [r, h]: gradients kept in bf16; undefined if there are none
   std::vector<std::vector<at::Tensor>> gradient_views_;  // by row, one per parameter
   at::Tensor bf16_values_;                               // of the first h values
-  std::size_t shard_ = 0;                                // the current one
-  bool adds_ = false;  // whether its row already holds gradients of an earlier batch
+  std::size_t shard_ = 0;                                // current shard
+  bool adds_ = false;  // whether the shard's row already holds gradients of an earlier batch
 };
 
 }  // namespace mnist_train::train

@@ -30,7 +30,7 @@ namespace {
 constexpr std::int64_t kBlock = comm::DeferredSum::kBlock;
 constexpr std::int64_t kGrain = 32 * kBlock;  // elements; the minimum work per thread
 
-/// Moves `to` towards `from` by the fraction `weight` of their distance.
+/// Moves `to` towards `from` by the fraction `weight` of their difference.
 MNIST_TRAIN_VECTORIZED void approach(const float* __restrict from, std::int64_t count, float weight,
                                      float* __restrict to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] += weight * (from[i] - to[i]);
@@ -65,7 +65,7 @@ MNIST_TRAIN_VECTORIZED void descend_with_momentum(const float* __restrict gradie
 struct AdamFactors {
   float fraction1;       // 1 - beta1
   float fraction2;       // 1 - beta2
-  float gradient_decay;  // weight decay of the gradient; 0 if decoupled
+  float gradient_decay;  // weight decay added to the gradient; 0 if decoupled
   float kept;            // factor of the values: 1 - learning rate * decay if decoupled, else 1
   float step_size;       // learning rate / (1 - beta1^steps)
   float root;            // square root of 1 - beta2^steps
@@ -86,7 +86,7 @@ MNIST_TRAIN_VECTORIZED void descend_adaptively(const float* __restrict gradients
   }
 }
 
-/// Returns the first element of a block of a flat tensor.
+/// Returns a pointer to the first element of a block of a flat tensor.
 float* part_of(const at::Tensor& flat, comm::Slice block) {
   return flat.mutable_data_ptr<float>() + block.begin;
 }
@@ -120,7 +120,7 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
   return finite;
 }
 
-/// Returns the step of a rule for `update_all`; it refers to the rule.
+/// Returns a rule's step for `update_all`. The step keeps a reference to the rule.
 auto step_by(const kernels::SgdRule& rule, double learning_rate) {
   const SgdFactors factors{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
                            static_cast<float>(rule.weight_decay), rule.nesterov};
@@ -236,8 +236,8 @@ Optimizer::Optimizer(const settings::TrainOptions& options, const FlatParameters
   }
 }
 
-/// In the first SGD step PyTorch copies the gradient to the buffer; here it is added to zeros. Adam
-/// does not support amsgrad.
+/// In the first SGD step PyTorch copies the gradient to the momentum buffer; here it is added to
+/// zeros. Adam does not support amsgrad.
 kernels::UpdateRule Optimizer::rule_of(comm::Slice slice, double weight_decay) const {
   const auto state = [&](std::size_t number) { return slice.of(state_[number].flat); };
   if (options_.optimizer == settings::OptimizerName::kSgd) {
@@ -324,7 +324,7 @@ void Optimizer::update_by_libtorch(const at::Tensor& rates, const at::Tensor& ch
   if (ema_ != nullptr) ema_->update(slice_, rates.select(0, 1));
 }
 
-/// Scales like torch.nn.utils.clip_grad_norm_, without reading the norm back from a GPU. The return
+/// Clips like torch.nn.utils.clip_grad_norm_, without reading the norm back from a GPU. The return
 /// value and `check` are as for `update`.
 bool Optimizer::clip_gradients(const at::Tensor& check) {
   const at::Tensor& gradients = parameters_.gradients();

@@ -16,18 +16,17 @@
 
 namespace mnist_train::train {
 
-/// Returns the fraction of the distance by which the EMA model moves towards the weights after step
-/// `step` (from 1) of the run: 1 - min(decay, (1 + step) / (10 + step)), like TensorFlow's
-/// ExponentialMovingAverage with `num_updates`. Without this warm-up the initial weights would
-/// dominate the EMA model of a short run.
+/// Returns the interpolation factor of the EMA update after `step` steps (at least 1) of the run: 1
+/// - min(decay, (1 + step) / (10 + step)), like TensorFlow's ExponentialMovingAverage with
+/// `num_updates`. Without this warm-up, initial weights would dominate the EMA of a short run.
 double average_weight(double decay, std::int64_t step);
 
-/// The exponential moving average (EMA) of a model: after each optimizer step every weight moves
-/// towards the trained one by `average_weight` of the distance. Floating-point buffers, such as
-/// running means, are averaged too; other buffers are copied.
+/// The exponential moving average (EMA) of a model: each optimizer step moves every averaged weight
+/// towards the trained one by the fraction `average_weight` of their difference. Floating-point
+/// buffers, such as running means, are averaged too; other buffers are copied.
 class EmaModel {
  public:
-  /// Averages `model`, whose parameters are stored in `parameters`, which must outlive this object.
+  /// Averages `model`. Its parameters are stored in `parameters`, which must outlive this object.
   /// `average` is a model of the same architecture on the same device; its parameters become views
   /// of `values`.
   EmaModel(models::Model& model, const FlatParameters& parameters,
@@ -35,11 +34,11 @@ class EmaModel {
 
   /// Sets the average to the model's current weights and buffers.
   void restart();
-  /// Updates the weights in `slice`, which this rank updates for all ranks, and the buffers.
+  /// Updates the buffers and the weights in `slice`, which this rank updates for all ranks.
   /// `weight`: see `average_weight`; a scalar on the device, fp32 or, on CPUs, fp64. Never waits
   /// for the GPU, so a graph can capture it.
   void update(comm::Slice slice, const at::Tensor& weight);
-  /// Updates only the buffers, for when a kernel updates the weights.
+  /// Updates only the buffers; used if a kernel updates the weights.
   void update_buffers(const at::Tensor& weight);
 
   const at::Tensor& values() const { return values_; }  // [n] f32, like FlatParameters::values
@@ -70,7 +69,7 @@ struct OptimizerTensor {
 struct StepRates {
   double learning_rate = 0;
   double average_weight = 0;  // see `average_weight`; ignored without an EMA model
-  double loss_factor = 1;     // factor of the class weights, see ClassWeights
+  double loss_factor = 1;     // see ClassWeights::factor
 
   bool operator==(const StepRates&) const = default;
 };
@@ -83,7 +82,7 @@ struct StepRates {
 class Optimizer {
  public:
   /// Updates the elements in `slice`, by default all; state tensors cover all elements. `ema`, if
-  /// not null, follows the weights. It and `parameters` must outlive the optimizer.
+  /// not null, is updated too. It and `parameters` must outlive the optimizer.
   Optimizer(const settings::TrainOptions& options, const FlatParameters& parameters,
             std::optional<comm::Slice> slice = {}, EmaModel* ema = nullptr);
 
@@ -91,9 +90,9 @@ class Optimizer {
   bool needs_sums() const { return clips() || !parameters_.values().is_cpu() || has_gpu_kernel(); }
   /// Returns whether `update` clips, which needs the full gradients on every rank.
   bool clips() const { return options_.max_gradient_norm.has_value(); }
-  /// Takes one step. `rates`: the first members of StepRates in order, on the parameters' device,
+  /// Takes one step. `rates`: the first two or all members of StepRates, on the parameters' device,
   /// fp32 or, on CPUs, fp64. On a CPU, returns whether the update is finite. On a GPU, always
-  /// returns true without waiting and sets `check` to NaN if the update is not finite.
+  /// returns true without waiting, but sets `check` to NaN if it is not.
   bool update(comm::GradientAverager& averager, const at::Tensor& rates, const at::Tensor& check);
 
   /// Takes one step with LibTorch's fused kernels; updates only weights and state. `rates`: as
@@ -133,10 +132,10 @@ class Optimizer {
 };
 
 /// Takes an optimizer step on a CPU in one pass over memory: sums `gradients` and updates weights,
-/// optimizer state, bf16 copy and EMA model. Ignores the gradients in `update`, whose first weight
-/// takes gradient `first`. Results are bit-identical for any CPU and number of threads.
+/// optimizer state, bf16 copy and EMA model. Ignores `update.gradients`; the first weight takes
+/// element `first` of `gradients`. Results are bit-identical on any CPU with any number of threads.
 ///
-/// Returns whether the new weights are finite, which also covers the gradients; weights are checked
+/// Returns whether the new weights are finite, which implies finite gradients; weights are checked
 /// while they are in the cache.
 [[nodiscard]] bool update_on_host(const kernels::WeightUpdate& update,
                                   const kernels::UpdateRule& rule,

@@ -15,7 +15,7 @@ namespace {
 constexpr double kThreshold = 1e-4;  // minimum relative improvement of the loss
 constexpr double kLeastDrop = 1e-8;  // smaller learning-rate drops are skipped
 
-/// Returns the value between `begin` and `end` on half a cosine wave.
+/// Interpolates from `begin` to `end` along half a cosine wave.
 double anneal(double begin, double end, double progress) {
   return end + (begin - end) * (1 + std::cos(std::numbers::pi * progress)) / 2;
 }

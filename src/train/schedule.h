@@ -10,7 +10,7 @@ namespace mnist_train::train {
 /// Sums over the samples of one or more optimizer steps.
 struct StepSums {
   double loss = 0;     // summed over the samples
-  double correct = 0;  // samples; a mixed one counts with the weight of the predicted label
+  double correct = 0;  // a mixed sample counts by the weight of its predicted label
   double samples = 0;
   double stop_requests = 0;  // ranks asked to stop; NaN: see `StepLog::update_check`
 };
@@ -28,7 +28,7 @@ struct PlateauState {
 
 /// The state of `early_stopping`.
 struct EarlyStoppingState {
-  double best_accuracy = -1;    // to be improved on; below 0: none yet
+  double best_accuracy = -1;    // the accuracy to beat; below 0: none yet
   std::int64_t bad_epochs = 0;  // consecutive epochs without improvement
 
   bool operator==(const EarlyStoppingState&) const = default;
@@ -39,7 +39,7 @@ struct EarlyStoppingState {
 /// so any number of processes can resume from it.
 struct Progress {
   std::int64_t epoch = 0;               // finished epochs
-  std::int64_t samples_into_epoch = 0;  // of the next epoch, in its global order
+  std::int64_t samples_into_epoch = 0;  // position in the next epoch's global order
   std::int64_t step = 0;                // optimizer steps of the run
   std::int64_t samples_seen = 0;
   StepSums epoch_sums;             // of the unfinished epoch
@@ -58,7 +58,7 @@ struct Progress {
 
   /// Returns the number, from 1, of the epoch that the last step belongs to.
   std::int64_t last_epoch() const { return epoch + (samples_into_epoch > 0 ? 1 : 0); }
-  /// Makes the next epoch the best one: earlier epochs were compared by another metric.
+  /// Makes the next epoch the best one, because earlier ones were compared by a different metric.
   void forget_best() {
     best_step = -1;
     best_accuracy = best_test_accuracy = -1;
@@ -92,9 +92,9 @@ struct ScheduleSpan {
   std::int64_t skipped_steps = 0;  // the schedule's lead over the run's steps; may be negative
 };
 
-/// Returns the span of a run's schedule, with epochs of `samples`; the same at every step of the
-/// run. Batches before `progress` may have had another size: if `epochs` ends the run, the schedule
-/// follows the epochs.
+/// Returns the span of a run's schedule for epochs of `samples` samples; it is the same at every
+/// step of the run. Batches before `progress` may have had a different size: if `epochs` ends the
+/// run, the schedule follows the epochs.
 ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress& progress,
                            std::int64_t samples, std::int64_t samples_per_step);
 
@@ -115,7 +115,7 @@ class Schedule {
   Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,
            const ScheduleSpan& span);
 
-  /// Returns the rate of step `step`, from 0, in an epoch that begins with `plateau`.
+  /// Returns the rate of step `step` (from 0) in an epoch that starts in the state `plateau`.
   double learning_rate(std::int64_t step, const PlateauState& plateau = {}) const;
   /// Records the loss of a finished epoch; a no-op unless the schedule is `plateau`.
   void epoch_finished(double loss, PlateauState& plateau) const;

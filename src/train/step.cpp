@@ -108,7 +108,7 @@ void StepLog::synced() {
 }
 
 std::int64_t next_interval(std::int64_t steps, double seconds) {
-  // At most double: a few timed steps may have been fast by chance.
+  // At most double the interval: the few timed steps may have been fast by chance.
   const std::int64_t most = std::min(2 * steps, StepLog::kSteps);
   const double in_time = kLongest_s * static_cast<double>(steps) / std::max(seconds, 1e-9);
   return in_time < static_cast<double>(most)
@@ -234,8 +234,8 @@ void Step::finish(const at::Tensor& rates) {
     if (optimizer_.clips()) averager_.all_gather();
   });
   if (buffers_) buffers_->end_step(log_.others());
-  // On a CPU a non-finite loss never reaches the weights. On a GPU the check would have to wait;
-  // the next synchronisation ends the run before anything is saved.
+  // On a CPU a non-finite loss never reaches the weights. On a GPU the check would have to wait for
+  // the device; there the next synchronisation ends the run before anything is saved.
   bool finite = true;
   if (!parameters_.values().is_cpu() || std::isfinite(log_.last().loss)) {
     finite = optimizer_.update(averager_, rates, log_.update_check());
@@ -293,8 +293,8 @@ std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {
   return steps;
 }
 
-/// Also counts the warm-up steps, in which libraries select their kernels, because they cannot
-/// during a capture; starts over if the shard sizes change.
+/// Also counts the warm-up steps, in which libraries select their kernels, since they cannot do so
+/// during a capture; restarts the count if the shard sizes change.
 bool GraphedStep::can_replay(const PlannedStep& next) {
   const std::vector<std::int64_t>& sizes = next.shard_sizes;
   const bool is_full = next.samples == samples_;

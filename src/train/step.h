@@ -33,20 +33,20 @@ struct FinishedStep {
   StepSums sums{};
 };
 
-/// The sums of steps. Those of the current step are scalars on the device that are averaged along
-/// with its gradients, by `flat` without compression in the same all-reduce, so every rank learns
-/// the global loss and all stop requests. Sums of earlier steps are kept until the next
-/// synchronisation, when all ranks read them: on CPUs after each step, otherwise about twice a
-/// second, because the host runs ahead of a GPU and a synchronisation makes it wait.
+/// Loss and other sums of each step. Those of the current step are scalars on the device, summed
+/// over the ranks along with the gradients (with uncompressed `flat`, in the same all-reduce), so
+/// every rank learns the global loss and all stop requests. Sums of earlier steps are kept until
+/// the next synchronisation, when all ranks read them: on CPUs after each step, otherwise about
+/// twice a second, because the host runs ahead of a GPU and a synchronisation makes it wait.
 class StepLog {
  public:
   static constexpr std::int64_t kScalars = 4;   // the members of StepSums
   static constexpr std::int64_t kSteps = 8192;  // maximum between synchronisations
 
-  /// `summed` [kScalars + n] f32, on the training device, holds the sums over all ranks, `of_shard`
-  /// the sums of a shard: the same tensor or one of the same shape. The last n scalars are the
-  /// batch partition's or the changes of the model's buffers. `runs_ahead`: this rank computes on a
-  /// GPU. Collective.
+  /// `summed` [kScalars + n] f32, on the training device, holds the sums over all ranks. `of_shard`
+  /// holds the sums of a shard; it is the same tensor or one of the same shape. The last n scalars
+  /// are those of the batch partition or the changes of the model's buffers. `runs_ahead`: this
+  /// rank computes on a GPU. Collective.
   StepLog(const at::Tensor& summed, at::Tensor of_shard, const comm::Communicator& communicator,
           bool runs_ahead);
 
@@ -59,19 +59,19 @@ class StepLog {
   void begin_shard(bool is_first) const {
     is_first ? of_shard_.copy_(beginning_) : of_shard_.zero_();
   }
-  /// Returns the scalars, a view, [kScalars]; after averaging, they are sums over the ranks.
+  /// Returns a view of the scalars, [kScalars]; after averaging, they are sums over the ranks.
   const at::Tensor& scalars() const { return scalars_; }
-  /// Returns the shard's loss, correct predictions and number of samples, to be added to; a view,
-  /// [3].
+  /// Returns a view of the shard's loss, correct predictions and number of samples, [3], to which
+  /// each batch is added.
   at::Tensor of_samples() const { return of_shard_.narrow(0, 0, 3); }
-  /// Returns the scalars of the batch partition, or the summed changes of buffers; a view.
+  /// Returns a view of the batch partition's scalars, or of the summed changes of buffers.
   const at::Tensor& others() const { return others_; }
-  /// Returns the changes of the model's buffers in the shard, a view.
+  /// Returns a view of the changes of the model's buffers in the shard.
   at::Tensor shard_of_buffers() const {
     return of_shard_.narrow(0, kScalars, of_shard_.numel() - kScalars);
   }
-  /// Returns a scalar, a view, that is set to NaN if an update is not finite: after the sum over
-  /// the ranks, so each rank writes the same value.
+  /// Returns a view of a scalar that is set to NaN if an update is not finite. This happens after
+  /// the sum over the ranks, so each rank writes the same value.
   const at::Tensor& update_check() const { return update_check_; }
   /// Returns the sums of the last step.
   StepSums last() const;
@@ -83,17 +83,17 @@ class StepLog {
   /// Copies the sums of the next steps, [n, kScalars] f32 on the device; later work may overwrite
   /// them.
   void append(const at::Tensor& sums);
-  /// Describes the next of the appended steps.
+  /// Describes the appended steps in order, one per call.
   void name_next(std::int64_t step, std::int64_t samples_seen, double learning_rate) {
     unfinished_.push_back({step, samples_seen, learning_rate});
   }
   /// Waits for the device and adds the sums of the steps since the last call to `sums`. Each step
-  /// needs its `name_next`. Returns the steps, valid until the next call.
+  /// needs a call of `name_next` first. Returns the steps, valid until the next call.
   std::span<const FinishedStep> synchronize(StepSums& sums);
-  /// Returns the steps up to the last `synchronize`, each once.
+  /// Takes the steps up to the last `synchronize`; each step is returned once.
   std::vector<FinishedStep> take() { return std::exchange(finished_, {}); }
 
-  // The times of synchronisations: after the same steps on all ranks.
+  // When to synchronise: after the same steps on all ranks.
 
   /// Returns the number of steps until the next synchronisation, at least 1.
   std::int64_t steps_left() const { return interval_ - steps_; }
@@ -108,11 +108,11 @@ class StepLog {
   at::Tensor scalars_;          // [kScalars], a view of the sums, like the next two
   at::Tensor update_check_;     // one of the scalars
   at::Tensor others_;           // [n]
-  at::Tensor beginning_;        // [kScalars + n], of the first shard: zeros and the stop request
+  at::Tensor beginning_;        // [kScalars + n], for the first shard: zeros and the stop request
   bool requests_stop_ = false;  // the value in `beginning_`
   at::Tensor rows_;             // [kSteps, kScalars] f32, page-locked if a GPU writes them
   std::int64_t rows_used_ = 0;
-  std::vector<FinishedStep> unfinished_;  // without sums
+  std::vector<FinishedStep> unfinished_;  // sums not read yet
   std::vector<FinishedStep> finished_;
   double begin_s_ = monotonic_seconds();  // of the steps since the last synchronisation
   bool any_runs_ahead_;
@@ -129,10 +129,10 @@ std::int64_t next_interval(std::int64_t steps, double seconds);
 /// `update_check` is NaN.
 void require_finite(const StepSums& sums, std::int64_t step);
 
-/// The buffers of a model (running statistics, counters) if batches are split into fixed shards:
+/// The buffers of a model (running statistics, counters) when batches are split into fixed shards:
 /// each shard's forward pass starts from the buffers after the previous step, and the changes are
 /// summed over the shards, weighted by their samples. Integers, such as counters, follow the first
-/// shard. All ranks thus have the same buffers, regardless of which rank computes which shard.
+/// shard. So all ranks have the same buffers, regardless of which rank computes which shard.
 class ShardBuffers {
  public:
   /// Returns the number of fp32 elements needed for the changes of a model's buffers.
@@ -153,7 +153,7 @@ class ShardBuffers {
 
  private:
   std::vector<at::Tensor> buffers_;  // floating-point buffers first
-  std::vector<at::Tensor> kept_;     // copies of them
+  std::vector<at::Tensor> kept_;     // their copies
   std::int64_t floating_elements_ = 0;
 };
 
@@ -165,8 +165,8 @@ class ShardBuffers {
 ///     step.finish(rates);
 class Step {
  public:
-  /// Keeps references to all arguments but the options. `model` runs forward and backward, with the
-  /// parameters in `parameters`. `class_weights`: [classes] f32 on the device, or undefined.
+  /// Keeps references to all arguments except the options. `model` runs forward and backward, with
+  /// the parameters in `parameters`. `class_weights`: [classes] f32 on the device, or undefined.
   Step(const settings::TrainOptions& options, models::Model& model, FlatParameters& parameters,
        BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer,
        StepLog& log, at::Tensor class_weights = {});
@@ -205,10 +205,10 @@ class Step {
   StepLog& log_;
   at::Tensor class_weights_;
   at::Tensor scaled_class_weights_;      // for this step
-  std::optional<ShardBuffers> buffers_;  // with fixed shards, if the model has any
+  std::optional<ShardBuffers> buffers_;  // with fixed shards, if the model has buffers
   std::int64_t samples_ = 0;             // of the step
   std::int64_t batches_ = 0;
-  std::size_t shard_ = 0;           // the current one, among this rank's
+  std::size_t shard_ = 0;           // index of the current shard among this rank's
   std::int64_t shard_batches_ = 0;  // processed in the shard so far
   std::int64_t shard_samples_ = 0;  // in these batches
   double averaging_seconds_ = 0;
@@ -229,8 +229,8 @@ struct PlannedStep {
 };
 
 /// Replays captured steps, after a few eager warm-up steps, for full global batches with the same
-/// shard sizes as the captured batch. All other steps (the tail of an epoch) are eager and compute
-/// the same. A replay is one step, or several that read their positions and rates on the device.
+/// shard sizes as the captured batch. All other steps (the last of an epoch) run eagerly, with the
+/// same results. A replay runs one step, or several that read positions and rates on the device.
 class GraphedStep {
  public:
   /// Number of steps in the larger graph.
@@ -250,7 +250,7 @@ class GraphedStep {
   /// Copies a batch to the input buffer of captured steps for this rank's shard `number`.
   void load(std::size_t number, loader::Batch batch);
   /// Runs the first planned step, or the first `kStepsAtOnce` if they match the larger graph.
-  /// Appends their sums to the step's log and returns their number. Each step has one batch.
+  /// Appends the sums to the step's log and returns the number of steps. Each step has one batch.
   /// Collective. Throws as Step does, and Error(kRunFailed) if the step cannot be captured.
   std::int64_t replay(std::span<const PlannedStep> planned);
 
@@ -271,10 +271,10 @@ class GraphedStep {
 
   // Inputs and outputs of captured steps, on the device.
   at::Tensor rates_;                   // [kStepsAtOnce, 3], one row per step of a replay
-  std::vector<StepRates> set_rates_;   // the current rows
+  std::vector<StepRates> set_rates_;   // current contents of `rates_`
   std::vector<at::Tensor> positions_;  // per shard: [n] i64 of the next step's samples
   std::int64_t next_position_ = -1;    // the first of them
-  std::vector<loader::Batch> inputs_;  // per shard: instead of positions, see `load`
+  std::vector<loader::Batch> inputs_;  // per shard, instead of positions (see `load`)
   at::Tensor sums_;                    // [kStepsAtOnce, StepLog::kScalars], one row per step
 };
 

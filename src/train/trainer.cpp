@@ -29,11 +29,11 @@ std::shared_ptr<models::Model> make_on_device(const TrainerSetup& setup, bool bf
 constexpr int kReplaysAhead = 32;
 constexpr int kEagerStepsAhead = 1;
 
-// cuDNN's trials of algorithms take seconds (on an H200 0.7 for `net` and 6 for ResNet-18), and
-// save up to 0.2 ms per step.
+// cuDNN's trials of algorithms take seconds (0.7 for `net` and 6 for ResNet-18 on an H200) and save
+// up to 0.2 ms per step.
 constexpr std::int64_t kStepsWorthTrials = 20'000;
 
-/// Returns why the step cannot be captured by any averaging strategy, or null.
+/// Returns why the step cannot be captured with any averaging strategy, or null.
 const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
                                 const BatchPartition& partition, const models::Model& model) {
   if (model.is_external()) return "the network is external code";
@@ -44,8 +44,8 @@ const char* obstacle_to_capture(const settings::TrainOptions& options, const Tra
 }
 
 /// Returns whether averaging may overlap with the backward pass. A rank that waits for others in
-/// backward cannot measure its own speed, and capturing a step, which rules out overlap, saves
-/// more.
+/// backward cannot measure its own speed, and capturing a step, which rules out overlap, saves more
+/// than overlap does.
 bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setup,
                  const BatchPartition& partition, const models::Model& model,
                  const comm::Communicator& communicator) {
@@ -143,8 +143,8 @@ void Trainer::begin_epoch() {
   epoch_begin_s_ = monotonic_seconds() - progress_.epoch_train_seconds;
 }
 
-/// Starts from the current weights, optimizer state and progress, new or restored from a
-/// checkpoint. Only a checkpoint contains an EMA of earlier weights.
+/// Starts from the current weights, optimizer state and progress, either new or restored from a
+/// checkpoint. In a new run the EMA starts from the current weights.
 void Trainer::start_from_state() {
   has_started_ = true;
   schedule_ = Schedule(options_, steps_per_epoch(),
@@ -197,7 +197,7 @@ void Trainer::step(bool stop_requested, std::int64_t most) {
   log_.synced();
 }
 
-/// Plans the step of this epoch after `number` others. Past the end of the epoch it has no samples.
+/// Plans the step that is `number` steps ahead. It has no samples if the epoch ends before it.
 PlannedStep Trainer::plan(std::int64_t number) const {
   const std::int64_t begin = progress_.samples_into_epoch + number * samples_per_step();
   const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
@@ -257,7 +257,7 @@ loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::s
   const std::size_t number = static_cast<std::size_t>(step.own.begin) + shard;
   if (images_.images().encoded) prefetch(shard * step.batches.size() + batch);
   if (batch == 0 && model_->is_external()) {
-    // The run can then resume exactly without saving the generator's state.
+    // With a seed per step and shard, a run can resume without a saved generator state.
     torch::manual_seed(
         data::generator_seed(options_.seed, progress_.step, static_cast<std::int64_t>(number)));
   }
@@ -269,7 +269,7 @@ loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::s
 }
 
 /// Prefetches the batches that this rank gathers after the first `done` of the next step, so that
-/// they are decoded during the computation of earlier ones.
+/// they are decoded while earlier ones are processed.
 void Trainer::prefetch(std::size_t done) {
   std::vector<data::Range> coming;
   for (std::int64_t ahead = 0; coming.size() < done + loader::BatchSource::kBatchesAhead; ++ahead) {

@@ -64,7 +64,7 @@ class Trainer {
   /// Returns the config key that ended the run, such as "epochs", or null if it has not ended.
   const char* ended_by() const;
   bool run_done() const { return ended_by() != nullptr; }
-  /// Returns the steps up to the last synchronisation, each once.
+  /// Takes the steps up to the last synchronisation; each step is returned once.
   std::vector<FinishedStep> take_finished_steps() { return log_.take(); }
   /// Returns the number of samples in a full optimizer step, over all ranks and accumulated
   /// batches.
@@ -100,7 +100,7 @@ class Trainer {
   StepSums last_step_sums() const { return log_.last(); }
   /// Returns this rank's step times since `begin_epoch`; empty on a GPU.
   const StepTimes& times() const { return times_; }
-  /// Returns the name of the averaging strategy, see GradientAverager::name.
+  /// Returns the name of the averaging strategy (see GradientAverager::name).
   const char* averaging() const { return averager_->name(); }
   /// Returns "graph" if full batches are replayed after the first steps, else "eager".
   const char* execution() const { return graphed_step_ ? "graph" : "eager"; }
@@ -135,7 +135,7 @@ class Trainer {
   Schedule schedule_;
   accelerator::RunAheadLimit run_ahead_limit_;
   bool has_started_ = false;
-  double epoch_begin_s_ = 0;  // start of the epoch, less its training time before a resume
+  double epoch_begin_s_ = 0;  // start of the epoch, minus its training time before a resume
   at::Tensor rates_;          // [3] on the device, for the next eager step
   double input_seconds_ = 0;  // of the current step
   StepTimes times_;

@@ -288,7 +288,7 @@ TEST_CASE("no rank continues if one has a different config, world size or backen
        },
        "rank 1 expects 3 processes, but rank 0 expects 2"},
       {[](RendezvousOptions& options) { options.backend = "gloo"; },
-       "rank 1 uses backend gloo, rank 0 uses nccl"},
+       "rank 1 uses backend gloo, but rank 0 uses nccl"},
   }));
   Meeting meeting(2);
   std::vector<Failure> failures(2);
