@@ -34,7 +34,7 @@ struct ClassFigures {
 
 /// Sample counts per class, and the confusion matrix unless there are too many classes.
 struct ClassCounts {
-  std::vector<std::int64_t> samples;         // of the class
+  std::vector<std::int64_t> samples;         // labelled with the class
   std::vector<std::int64_t> predicted;       // samples predicted as the class
   std::vector<std::int64_t> correct;         // true positives
   std::vector<std::int64_t> confusion = {};  // [classes, classes] by label and prediction, or empty

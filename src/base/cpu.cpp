@@ -73,7 +73,7 @@ MNIST_TRAIN_VECTORIZED void sum(const float* a, const float* b, std::int64_t cou
   for (std::int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
 }
 
-/// With the sign bit cleared, floats compare like their bits as integers, infinity and NaN largest.
+/// With the sign bit cleared, floats sort like their bits as integers, infinity and NaN last.
 MNIST_TRAIN_VECTORIZED bool are_finite(const float* values, std::int64_t count) {
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < count; ++i) {

@@ -26,7 +26,7 @@ const CpuFeatures& cpu_features();
 // A bf16 value is stored as the upper 16 bits of a float. Arrays must not overlap.
 
 void bf16_to_float(const std::uint16_t* from, std::int64_t count, float* to);
-/// Rounds to nearest even; a NaN stays a NaN.
+/// Rounds to nearest even; propagates NaN.
 void float_to_bf16(const float* from, std::int64_t count, std::uint16_t* to);
 
 /// Writes the sums of two arrays to `to`, which may be one of them.

@@ -7,7 +7,7 @@
 
 namespace mnist_train {
 
-/// Exit codes of the program, its contract with scripts and schedulers.
+/// The program's exit codes, which scripts and schedulers rely on.
 enum class ExitCode : int {
   kDone = 0,
   kRunFailed = 1,

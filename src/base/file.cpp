@@ -74,7 +74,7 @@ constexpr const char* kUnpack = "unpack it and use the extracted folder or file"
 constexpr const char* kClassFolders = "use the folder that contains one folder of images per class";
 constexpr const char* kImages = "expected images; weights belong in model.weights";
 
-/// A kind of file, which has one of the texts in `bytes` at `offset`.
+/// A kind of file, recognised by one of the texts in `bytes` at `offset`.
 struct Magic {
   const char* name;
   const char* advice;  // "" for pictures
@@ -129,8 +129,8 @@ void throw_errno(const std::string& action) {
 
 void open_standard_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    // open() returns the lowest free descriptor, which is the closed one. Standard output is not
-    // writable, so that printing a result fails.
+    // open() returns the lowest free descriptor, which is the closed one. Standard output is made
+    // read-only, so that printing a result fails.
     const int mode = fd == STDOUT_FILENO ? O_RDONLY : O_RDWR;
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", mode) != fd) ::_exit(1);
   }

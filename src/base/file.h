@@ -52,7 +52,7 @@ std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protecti
 /// A read-only memory-mapped file. An empty file has an empty view.
 class MappedFile {
  public:
-  /// Maps a regular file. Throws Error(code) with the path if that fails or it is of another kind.
+  /// Maps a regular file. Throws Error(code) with the path if that fails or it is not regular.
   static MappedFile open(const std::filesystem::path& path, ExitCode code);
 
   std::span<const std::uint8_t> bytes() const { return {data_.get(), size_}; }
@@ -145,7 +145,7 @@ enum class FileLock {
 FileLock take_file_lock(int fd, bool wait = false);
 
 /// Returns whether another open file description holds the lock of `take_file_lock`. Only queries
-/// it, so that other processes can take the lock at the same time.
+/// the lock, so other processes can take it meanwhile.
 bool is_file_locked(int fd);
 
 /// A kind of file that users pass by mistake.

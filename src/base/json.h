@@ -5,8 +5,8 @@
 
 namespace mnist_train {
 
-/// JSON that is written: its objects keep the order of their keys. They are searched linearly, so
-/// use nlohmann::json to read files and wherever there may be thousands of keys.
+/// JSON for output: objects keep the order of their keys. Lookup is linear, so use nlohmann::json
+/// to read files and wherever there may be thousands of keys.
 using OrderedJson = nlohmann::ordered_json;
 
 /// Returns the JSON key of a record's member: its name without the unit suffix "_s".

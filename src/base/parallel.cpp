@@ -89,9 +89,9 @@ void pause_spinning() {
 #endif
 }
 
-/// Spins with back-off before a thread sleeps, because waking it takes longer than many waits. If a
+/// Spins with back-off before sleeping, because waking a thread takes longer than many waits. If a
 /// spin fails, the other thread may need the core that spinning occupies, so the next waits sleep
-/// at once: one wait, then two, doubling up to 64.
+/// at once: first one wait, then two, doubling up to 64.
 class SpinWait {
  public:
   /// Returns whether `done` became true; otherwise it is time to sleep.

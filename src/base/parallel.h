@@ -12,17 +12,17 @@ namespace mnist_train {
 /// elements. There are several parts per thread, so that a descheduled thread does fewer. LibTorch
 /// operations inside parallel parts use one thread each. The calling thread does all the work alone
 /// if there is only one part, if LibTorch is not loaded, in nested calls, and while another thread
-/// is in a call. Throws the first exception of `work`, and Error if the system refuses to start a
-/// thread.
+/// is inside this function. Throws the first exception of `work`, and Error if the system refuses
+/// to start a thread.
 ///
 /// at::parallel_for is a template that uses threads only in programs compiled with OpenMP, which
 /// would need their own OpenMP library. In addition, OpenMP's threads wait for each other in each
-/// call, so one that is descheduled delays all others.
+/// call, so a descheduled one delays all others.
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& work);
 
-/// A barrier for processes or threads that share memory. Everything that one of them wrote before
-/// it arrived is visible to the others after the barrier. A waiting process spins for about 20
+/// A barrier for processes or threads that share memory. Whatever one of them writes before it
+/// arrives is visible to the others after the barrier. A waiting process spins for about 20
 /// microseconds, then sleeps on a futex.
 class SharedBarrier {
  public:
@@ -35,7 +35,7 @@ class SharedBarrier {
   /// Returns when all ranks have arrived. While sleeping, calls `check` for each missing rank ten
   /// times a second; an exception from it ends the wait.
   void arrive_and_wait(const std::function<void(int rank)>& check);
-  /// Returns whether that rank has reached the same barrier as this one.
+  /// Returns whether that rank has reached the same barrier as this rank.
   bool has_arrived(int rank) const;
 
  private:

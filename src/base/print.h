@@ -51,7 +51,7 @@ std::string replaced(std::string_view text, std::string_view part, std::string_v
 /// not split UTF-8 characters.
 std::string shortened(std::string_view text, std::size_t most);
 
-/// Returns the name with this index, or the number itself if there is none.
+/// Returns the name with this index, or the number itself if there is no such name.
 std::string name_or_number(const std::vector<std::string>& names, std::size_t number);
 
 /// Returns the first `most` names, separated by commas, and "and 7 more" if there are others.
@@ -67,7 +67,7 @@ std::string counted(std::int64_t number, std::string_view noun);
 /// Returns the restricted Damerau-Levenshtein distance (optimal string alignment) of two names.
 std::size_t edit_distance(std::string_view left, std::string_view right);
 
-/// Returns the name of the module that owns a parameter: "layer1.0.bn1" of "layer1.0.bn1.bias"; ""
+/// Returns the name of the module that owns a parameter: "layer1.0.bn1" for "layer1.0.bn1.bias"; ""
 /// if the parameter is outside all modules.
 std::string_view module_of(std::string_view name);
 
@@ -81,14 +81,14 @@ std::string unmatched_glob(std::string_view pattern, const std::vector<std::stri
 /// cannot control a terminal.
 std::string escape_control_bytes(std::string_view text);
 
-/// Returns whether the bytes of a file are text, judged by the first of them.
+/// Returns whether the content of a file is text, judged by its first bytes.
 bool is_text(std::string_view content);
 
 /// Like `escape_control_bytes`, but also escapes newlines, so that a text cannot forge lines.
 std::string on_one_line(std::string_view text);
 
-/// Returns an escaped message of several lines, all but the first indented, so that a file name
-/// with line breaks cannot imitate a message of the program. Very long lines are truncated.
+/// Returns a multi-line message, escaped and with all lines but the first indented, so that a file
+/// name with line breaks cannot imitate a message of the program. Very long lines are truncated.
 std::string as_block(std::string_view text);
 
 /// Returns the text as a single shell word, quoted unless it is plain.

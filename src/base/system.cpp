@@ -35,7 +35,7 @@ constexpr double kKilobyte = 1024;
 
 thread_local bool starts_thread = false;
 
-/// Calls `start`, which starts a thread, while this thread blocks all signals, as threads inherit.
+/// Calls `start`, which starts a thread, with all signals blocked; the thread inherits this mask.
 template <class Start>
 auto start_without_signals(const Start& start) {
   sigset_t all;
@@ -185,7 +185,7 @@ std::optional<fs::path> own_cache_folder(const char* name) {
   fs::create_directories(*parent, failed);
   fs::path folder = *parent / name;
   ::mkdir(folder.c_str(), S_IRWXU);
-  // Default permissions of some systems let the user's own group write.
+  // The default permissions of some systems let the user's own group write.
   if (is_own_folder(*parent, S_IWOTH) && is_own_folder(folder, S_IWGRP | S_IWOTH)) return folder;
   spdlog::debug("{}: not used as a cache, because others could write to it", folder.string());
   return std::nullopt;

@@ -16,7 +16,7 @@
 
 namespace mnist_train {
 
-/// Returns CLOCK_MONOTONIC in seconds, which is the same for all processes of a machine.
+/// Returns CLOCK_MONOTONIC in seconds, which is the same for all processes on a machine.
 double monotonic_seconds();
 
 /// Does the work and returns how long it took, in seconds.
@@ -30,7 +30,7 @@ double duration_s(const Work& work) {
 /// Returns the time since 1970 in seconds.
 double wall_clock_seconds();
 
-/// Converts a duration of the config, in seconds, for functions that wait.
+/// Converts seconds, the unit of the config, for functions that wait.
 std::chrono::milliseconds to_milliseconds(double seconds);
 
 /// Returns the value of an environment variable, or nothing if it is not set.
@@ -40,12 +40,12 @@ std::optional<std::string> environment_variable(const char* name);
 /// quotes and after `=` and `:`. Throws Error(kConfig) if HOME is not set.
 std::string expand_home(const std::string& path);
 
-/// Returns the cache folder, $XDG_CACHE_HOME/mnist-train or ~/.cache/mnist-train. Nothing if
+/// Returns the cache folder, $XDG_CACHE_HOME/mnist-train or ~/.cache/mnist-train, or nothing if
 /// neither variable is an absolute path.
 std::optional<std::filesystem::path> user_cache_folder();
 
-/// Returns the folder `name` in the cache folder, creating it if necessary. Nothing if that fails,
-/// or if other users could have written there, because runs trust its content.
+/// Returns the folder `name` in the cache folder, creating it if necessary. Returns nothing if that
+/// fails, or if other users could have written there, because runs trust its content.
 std::optional<std::filesystem::path> own_cache_folder(const char* name);
 
 /// Returns the name of this machine, or "unknown host".
@@ -54,7 +54,7 @@ std::string host_name();
 /// Starts a thread that blocks all signals. Throws Error(kRunFailed) naming the limits if the
 /// system refuses to start it.
 std::thread start_thread(std::function<void()> work);
-/// The same; the future has the exception that `work` throws, and waits when it is destroyed.
+/// Like `start_thread`. The future holds any exception thrown by `work`; its destructor waits.
 std::future<void> start_task(std::function<void()> work);
 
 /// Returns whether the calling thread is in one of these functions, which handle failures to start
@@ -77,7 +77,7 @@ std::optional<char> process_state(pid_t pid);
 /// Returns whether the process is exiting: its descriptors may be closed before its state changes.
 bool process_is_ending(pid_t pid);
 
-/// Returns the text after "key:" or "key " on the first line that begins so in a file such as
+/// Returns the text after "key:" or "key " on the first line that begins with it in a file such as
 /// /proc/cpuinfo.
 std::optional<std::string> value_of(const std::filesystem::path& path, const std::string& key);
 
@@ -145,7 +145,7 @@ int usable_cores(const std::filesystem::path& root = "/");
 /// Memory of this machine in bytes, within the limits of this process's cgroups.
 struct SystemMemory {
   double total = 0;
-  double available = 0;  // to other processes
+  double available = 0;  // for new allocations
   bool limited = false;  // by a cgroup
 };
 
@@ -163,7 +163,7 @@ class MemoryKills {
  private:
   struct Counts {
     double kills = 0;
-    double hits = 0;  // of the limit
+    double hits = 0;  // times the limit was reached
   };
   struct Counters {
     std::vector<Counts> of_groups;

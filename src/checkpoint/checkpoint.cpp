@@ -28,8 +28,8 @@ constexpr std::string_view kEmaPrefix = "ema.";
 constexpr int kVersion = 2;
 constexpr std::int64_t kMostChannels = 3;
 
-/// Appends the first tensors with one kind of difference to the text, one per line, and the number
-/// of the others.
+/// Appends the first tensors with one kind of difference to the text, one per line, and how many
+/// more there are.
 void list_tensors(std::string& text, const std::string& kind,
                   const NamedValues<std::string>& tensors) {
   constexpr std::size_t kMostLines = 5;
@@ -143,7 +143,7 @@ void for_each_fact(Facts& facts, const Visit& visit) {
   visit("/images/classes", facts.images.classes);
 }
 
-/// The same limits apply as to data, because a model is built from these sizes.
+/// Applies the same limits as for data, because a model is built from these sizes.
 void check_image_shape(const network::ImageShape& shape, const std::string& source) {
   const auto check = [&](const char* key, std::int64_t value, std::int64_t most) {
     if (value >= 1 && value <= most) return;
@@ -155,7 +155,7 @@ void check_image_shape(const network::ImageShape& shape, const std::string& sour
   check("classes", shape.classes, settings::kMaxClasses);
 }
 
-/// Returns the step of a checkpoint; later than any other if the file cannot be read.
+/// Returns the step of a checkpoint, or the maximum if the file cannot be read.
 std::int64_t step_of(const fs::path& path) {
   try {
     return checkpoint_progress(read_checkpoint(path), path.string()).step;
@@ -346,7 +346,7 @@ void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
   read_checkpoint(path_of(step));
   const std::vector<std::int64_t> steps = saved_steps(folder_);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {
-    fs::remove(path_of(steps[i]), ignored);  // an extra one does no harm
+    fs::remove(path_of(steps[i]), ignored);  // an extra checkpoint does no harm
   }
 }
 

@@ -30,19 +30,18 @@ NamedTensors model_tensors(const models::Model& model);
 /// order, as contiguous CPU copies; floating-point tensors are in fp32.
 NamedTensors state_dict(const models::Model& model);
 
-/// Lists the first missing, resized and unexpected tensors and the numbers of the others, on lines
-/// that each begin with a newline; "" if names and shapes are the same.
+/// Lists the first missing, resized and unexpected tensors and how many more there are. Each line
+/// begins with a newline; "" if names and shapes are the same.
 std::string differences(const NamedTensors& expected, const NamedTensors& found);
 
-/// Copies to each target the value with the same name, which must exist.
+/// Copies the value with the same name, which must exist, to each target.
 void copy_tensors(const NamedTensors& targets, const NamedTensors& values);
 
 /// Throws Error(kCheckpoint) naming the tensor if a parameter of the model contains NaN or
 /// infinity, or a buffer contains NaN. `source` names the weight file.
 void require_finite(const models::Model& model, const std::string& source);
 
-/// The tensors of a training state, whose other part is `Progress`. They share the trainer's
-/// memory.
+/// The tensors of a training state; the rest of it is `Progress`. They share the trainer's memory.
 struct StateTensors {
   std::vector<at::Tensor> flat;     // [n] weights, optimizer state, EMA weights; equal on all ranks
   std::vector<at::Tensor> buffers;  // rank 0's are used
@@ -52,7 +51,7 @@ struct StateTensors {
 /// options.
 StateTensors state_tensors(const train::Trainer& trainer);
 
-/// Returns the progress as JSON, from which `progress_from_json` restores it bit-identically.
+/// Returns the progress as JSON, from which `progress_from_json` restores it exactly.
 nlohmann::json progress_to_json(const train::Progress& progress);
 /// Throws nlohmann::json::exception if the JSON does not have the format of `progress_to_json`.
 train::Progress progress_from_json(const nlohmann::json& json);
@@ -107,8 +106,8 @@ class CheckpointFolder {
   /// Writes the checkpoint of `step`, reads it back and verifies it, then removes all but the
   /// newest `keep`. Throws Error(kCheckpoint), leaving the earlier checkpoints in place.
   void save(const TensorFile& snapshot, std::int64_t step);
-  /// Moves the checkpoints of steps after `step` into `abandoned/`, including the best one. Returns
-  /// the number of steps. Throws Error(kCheckpoint).
+  /// Moves the checkpoints of steps after `step` into `abandoned/`, and the best one if it is
+  /// later. Returns the number of steps. Throws Error(kCheckpoint).
   std::int64_t set_aside_later_than(std::int64_t step) const;
   /// Moves a file of the run into `abandoned/`. Throws Error(kCheckpoint).
   void set_aside(const std::filesystem::path& file) const;
@@ -163,10 +162,10 @@ struct SnapshotFacts {
 
 /// The newest training states of the ranks of one host, in an in-memory file that their launcher
 /// keeps when ranks restart: the newest two, and the newest one that is also written as a
-/// checkpoint. Each rank writes its part of the weights and of the optimizer state, rank 0 also the
-/// buffers and the progress, and seals it with the step. A snapshot is valid only if every rank has
-/// sealed it: if a rank is killed in the meantime, the previous one remains.
-/// Snapshots are never mapped for writing, so stray pointers cannot damage them.
+/// checkpoint. Each rank writes its part of the weights and optimizer state (rank 0 also writes
+/// buffers and progress) and seals it with the step. A snapshot is valid only if every rank has
+/// sealed it; if a rank is killed before it does so, the previous snapshot remains valid. Snapshots
+/// are never mapped for writing, so stray pointers cannot damage them.
 class SnapshotMemory {
  public:
   /// Opens the in-memory file `fd` for the trainer's tensors, and clears it if its size does not
@@ -216,22 +215,22 @@ class SnapshotMemory {
 };
 
 /// Throws ConfigKeyError, beginning with `key`, unless the module of the last parameter has
-/// `classes` outputs, so that it is the head.
+/// `classes` outputs and is thus the head.
 void require_head(const char* key, const models::Model& model, std::int64_t classes);
 
 /// Loads the model's weights from a checkpoint, a safetensors file or a `.pt` file, detected from
 /// the content. Prefixes "module.", "_orig_mod." and "model." are removed if the model's names have
 /// none. Tensors that match `weights.fresh` keep their values; returns their names. Tensors that
 /// the model does not have are ignored with a warning; `num_batches_tracked` may be missing. If
-/// there are other differences, or if the weights are those of another built-in network, throws
+/// there are other differences, or if the weights belong to a different built-in network, throws
 /// Error(kCheckpoint) listing them, with advice (on `fresh` only if `starts_run` is set), and
 /// leaves the model unchanged. Throws ConfigKeyError if a glob in `fresh` matches no tensor, and
-/// throws like `require_finite`. `images`: the model's.
+/// throws like `require_finite`. `images`: the model's input shape.
 std::set<std::string> load_weights(models::Model& model, const settings::WeightsOptions& weights,
                                    const network::ImageShape& images, bool starts_run = false);
 
-/// Returns the weights in such a file, without the prefixes "module." and "_orig_mod." if all names
-/// have them. Throws Error(kCheckpoint).
+/// Returns the weights in a file that `load_weights` can read, without the prefixes "module." and
+/// "_orig_mod." if all names have them. Throws Error(kCheckpoint).
 NamedTensors read_weights(const std::filesystem::path& path);
 
 /// The built-in network to which the weights in a file belong.
@@ -240,7 +239,7 @@ struct KnownNetwork {
   std::int64_t classes = 0;  // outputs of the file's head
 };
 
-/// Returns the built-in network whose tensors are most like the file's, whatever the sizes of its
+/// Returns the built-in network whose tensors are most like the file's, ignoring the size of the
 /// head; nothing if none is similar. `images`: for networks without published weights.
 std::optional<KnownNetwork> network_like(const NamedTensors& file,
                                          const network::ImageShape& images);

@@ -28,8 +28,8 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
 [[noreturn]] void fail_pickle(const std::string& reason) { throw std::runtime_error(reason); }
 
 struct PickleNode;
-/// A value on the interpreter's stack: an integer, a text or a node. Other values, which tensors
-/// are not built from, are empty: the content of lists, sets, bytes and other numbers is dropped.
+/// A value on the interpreter's stack: an integer, a text or a node. Other values are empty:
+/// tensors need no lists, sets, bytes or other numbers.
 using Value = std::variant<std::monostate, std::int64_t, std::string_view, PickleNode*>;
 
 struct PickleNode {
@@ -82,8 +82,8 @@ Value item(const PickleNode& dict, std::string_view key) {
   return {};
 }
 
-/// The stack machine that a pickle is a program for. It calls none of the pickle's functions.
-/// Values refer to nodes, so recalling a value repeatedly takes no additional memory.
+/// The stack machine that interprets a pickle. It calls none of the pickle's functions. Values
+/// refer to nodes, so recalling a value repeatedly takes no additional memory.
 struct PickleMachine {
   explicit PickleMachine(std::string_view text) : program(text) {}
 
@@ -129,8 +129,8 @@ struct PickleMachine {
     keep(kValuesOfEqualSize + node.items.size());
     push(&nodes.emplace_back(std::move(node)));
   }
-  /// Replaces the values from `begin` on with a tuple of them; with an empty value if there are too
-  /// many to describe a tensor.
+  /// Replaces the values from `begin` on with a tuple of them, or with an empty value if there are
+  /// too many to describe a tensor.
   void push_tuple(std::size_t begin) {
     std::vector<Value> items;
     const bool is_short = stack.size() - begin <= kMaxTupleItems;
@@ -203,7 +203,7 @@ struct PickleMachine {
   }
 
   void remember(std::size_t index) {
-    // Python numbers them without gaps, so there are fewer than bytes in the pickle.
+    // Python numbers memo entries without gaps, so there are fewer than bytes in the pickle.
     require(index < std::min(program.size(), kMaxKept), "the pickle's memo is too large");
     if (index >= memo.size()) {
       keep(index + 1 - memo.size());
@@ -224,11 +224,11 @@ struct PickleMachine {
   static constexpr Value kAbsent = static_cast<PickleNode*>(nullptr);  // in the memo
 
   std::string_view program;
-  std::size_t next = 0;  // the first byte that was not executed yet
+  std::size_t next = 0;  // index of the next byte to interpret
   std::vector<Value> stack;
   std::vector<std::size_t> marks;  // stack sizes
   std::vector<Value> memo;
-  std::deque<PickleNode> nodes;  // in the order in which they were created
+  std::deque<PickleNode> nodes;  // in order of creation
   std::size_t kept = 0;
 };
 
@@ -238,7 +238,7 @@ struct Opcode {
   void (*run)(PickleMachine& machine);
 };
 
-/// The comments are Python's names of the opcodes.
+/// The comments are Python's names for the opcodes.
 constexpr std::array kOpcodes{
     Opcode{'N', [](auto& m) { m.push_other(0); }},                              // NONE
     Opcode{'\x88', [](auto& m) { m.push_other(0); }},                           // NEWTRUE

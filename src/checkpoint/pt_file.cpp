@@ -17,8 +17,8 @@ namespace mnist_train::checkpoint {
 namespace {
 
 // Tensors may share a storage, or repeat its elements with strides of 0, but a small file must not
-// expand to an arbitrary size. The bytes of all tensors are limited to this multiple of the file's
-// size, plus the constant.
+// expand to an arbitrary size. The bytes of all tensors are limited to kMostShared times the file's
+// size plus kMostRepeatedBytes.
 constexpr std::uintmax_t kMostShared = 8;
 constexpr std::uintmax_t kMostRepeatedBytes = std::uintmax_t{32} << 20U;
 
@@ -37,7 +37,7 @@ Number number_at(std::string_view archive, std::size_t offset) {
   return number;
 }
 
-/// Pickles a dict of the tensors, whose storages are numbered in their order.
+/// Pickles a dict of the tensors; their storages are numbered in order.
 std::string pickle(const NamedTensors& weights) {
   c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
   for (const auto& [name, tensor] : weights) dict.insert(name, tensor);
@@ -69,7 +69,7 @@ at::Tensor aligned(std::string_view bytes) {
 }
 
 /// Reads records of a zip archive written by torch.save, in total no larger than the file, and
-/// verifies their checksums, which PyTorch's reader does not.
+/// verifies their checksums, unlike PyTorch's reader.
 class PtArchive {
  public:
   explicit PtArchive(const std::filesystem::path& path)
@@ -142,8 +142,8 @@ class LegacyFile {
   std::map<std::string, std::string_view> storages_;
 };
 
-/// Subtracts a tensor's bytes from the number that a file's tensors may still have. Throws if there
-/// are too many.
+/// Subtracts a tensor's bytes from the number of bytes that a file's tensors may still take. Throws
+/// if too few are left.
 void take_bytes(const PickledTensor& tensor, std::uintmax_t& left) {
   std::uintmax_t bytes = c10::elementSize(tensor.type);
   bool overflows = false;
@@ -154,7 +154,7 @@ void take_bytes(const PickledTensor& tensor, std::uintmax_t& left) {
   left -= bytes;
 }
 
-/// `bytes`: those of the storage, [n] u8.
+/// `bytes`: the content of the storage, [n] u8.
 at::Tensor read_tensor(const at::Tensor& bytes, const PickledTensor& pickled) {
   const std::size_t available = bytes.nbytes() / c10::elementSize(pickled.type);
   require(pickled.required_elements().value_or(UINT64_MAX) <= available,
@@ -165,7 +165,7 @@ at::Tensor read_tensor(const at::Tensor& bytes, const PickledTensor& pickled) {
       .clone(at::MemoryFormat::Contiguous);
 }
 
-/// Reads the tensors of `source`, a file in either format, and each storage once.
+/// Reads the tensors of `source`, a file in either format. Reads each storage only once.
 template <class Source>
 TensorFile read_tensors(Source&& source, std::uintmax_t file_size) {
   std::uintmax_t left = kMostShared * file_size + kMostRepeatedBytes;

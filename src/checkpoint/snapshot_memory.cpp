@@ -145,11 +145,11 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   };
   if (rank_ == 0) {
     const std::vector<std::uint8_t> bytes = packed(facts);
-    if (bytes.size() > kMostFactsBytes) return;  // never sealed: the run continues without it
+    if (bytes.size() > kMostFactsBytes) return;  // no seal: the run continues without this snapshot
     write(bytes.data(), bytes.size(), 0);
     mine.facts_bytes = bytes.size();
   }
-  // Each rank writes its share of each flat tensor, and rank 0 all buffers.
+  // Each rank writes its share of each flat tensor; rank 0 also writes all buffers.
   lay_out(state_tensors(trainer), [&](const at::Tensor& tensor, std::size_t offset, bool is_flat) {
     if (!is_flat && rank_ != 0) return;
     const at::Tensor bytes = tensor.contiguous().view(-1).view(at::kByte);

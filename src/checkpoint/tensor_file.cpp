@@ -57,7 +57,7 @@ struct StoredTensor {
   std::vector<std::int64_t> sizes{};        // of known types
 };
 
-/// Returns the header, which the file contains completely.
+/// Returns the header. Throws if the file does not contain all of it.
 std::string_view find_header(std::span<const std::uint8_t> file) {
   require(!is_legacy_torch_file(file), "is a torch.save file, not a checkpoint");
   const auto header = safetensors_header(file);
@@ -66,7 +66,7 @@ std::string_view find_header(std::span<const std::uint8_t> file) {
   std::string name = content.empty() ? "an empty file" : is_text(content) ? "a text file" : "";
   if (const auto kind = binary_kind(content)) name = kind->name;
   require(name != "a text file" || content.find("\"weight_map\"") == content.npos,
-          "is an index of sharded weights; join the tensors of its files in one, in Python");
+          "is an index of sharded weights; merge the tensors of its files into one, in Python");
   require(name.empty(), "is " + name +
                             ", not a torch.save file (.pt, .pth), a safetensors file or a "
                             "checkpoint");
@@ -76,7 +76,7 @@ std::string_view find_header(std::span<const std::uint8_t> file) {
   return *header;
 }
 
-/// Returns whether the file is sealed; then the seal matches.
+/// Returns whether the file is sealed. Throws if the seal is wrong, or missing but required.
 bool check_seal(std::span<const std::uint8_t> file, std::string_view header, bool is_required) {
   const bool is_sealed = header.find('"' + std::string(kSealName) + '"') != std::string_view::npos;
   require(is_sealed || !is_required,
@@ -117,8 +117,8 @@ StoredTensor read_entry(const std::string& name, const Json& entry, std::size_t 
   return tensor;
 }
 
-/// Returns the tensors in the order of their bytes, which fill the data. Tensors that overlap could
-/// request any amount of memory.
+/// Returns the tensors in the order of their bytes, which fill the data. Refuses overlaps, which
+/// could need any amount of memory.
 std::vector<StoredTensor> read_entries(const Json& header, std::size_t data_bytes,
                                        std::size_t seal_bytes) {
   std::vector<StoredTensor> tensors;
@@ -139,7 +139,7 @@ std::vector<StoredTensor> read_entries(const Json& header, std::size_t data_byte
 /// Throws std::runtime_error or Json::exception.
 TensorFile read_content(std::span<const std::uint8_t> file, bool require_seal) {
   const std::string_view text = find_header(file);
-  // The seal comes first: nothing else about a damaged file is worth reporting.
+  // Check the seal first, because nothing else about a damaged file is worth reporting.
   const bool is_sealed = check_seal(file, text, require_seal);
   const auto payload = file.subspan(kSafetensorsLengthBytes + text.size());
   const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);

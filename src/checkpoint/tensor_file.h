@@ -84,7 +84,7 @@ struct TensorFile {
 
 /// Atomically writes a safetensors file. If `seal` is set, its last tensor is `mnist-train.seal`
 /// (u8[16]), the XXH3-128 of all bytes before it, which detects flipped bits and missing bytes;
-/// other readers see one more tensor. Throws Error(kCheckpoint).
+/// other readers see an extra tensor. Throws Error(kCheckpoint).
 void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal);
 
 /// Reads a safetensors file and checks its header, types and shapes, that the tensors cover the
@@ -109,7 +109,7 @@ struct PickledTensor {
   std::int64_t offset = 0;            // elements
   std::vector<std::int64_t> sizes;    // none negative
   std::vector<std::int64_t> strides;  // none negative; as many as sizes
-  std::string problem;                // why it cannot be read: "is not a tensor"; "" if it can
+  std::string problem;                // why it cannot be read, such as "is not a tensor"; else ""
 
   /// Returns the minimum number of elements in the storage; nothing if it overflows.
   std::optional<std::uint64_t> required_elements() const;

@@ -105,7 +105,7 @@ struct Match {
   }
 };
 
-/// Returns the names of the tensors that the file lacks or has in another size.
+/// Returns the names of the tensors that the file lacks or has in a different size.
 std::vector<std::string> wrong_names(const Match& match) {
   std::vector<std::string> wrong;
   for (const auto& [name, tensor] : match.wanted) {
@@ -165,7 +165,7 @@ Match match_tensors(const models::Model& model, TensorFile file, const std::set<
   for (auto& [name, tensor] : file.tensors) {
     const bool has_prefix = name.starts_with(prefix);
     const std::string own = has_prefix ? name.substr(prefix.size()) : name;
-    // If a name occurs with and without the prefix, the one with it is the model's.
+    // If a name occurs both with and without the prefix, the prefixed one is the model's.
     const bool is_own = has_prefix || !names.contains(prefix + own);
     if (is_own && find_named(match.wanted, own) != nullptr) {
       match.found.emplace_back(own, std::move(tensor));
@@ -185,7 +185,7 @@ Match match_tensors(const models::Model& model, TensorFile file, const std::set<
   return match;
 }
 
-/// Removes a prefix from all names, if all have it.
+/// Removes a prefix from all names if all of them have it.
 bool remove_prefix(std::string_view prefix, NamedTensors& weights) {
   const auto has_prefix = [&](const auto& entry) { return entry.first.starts_with(prefix); };
   if (weights.empty() || !std::ranges::all_of(weights, has_prefix)) return false;

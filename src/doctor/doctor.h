@@ -13,7 +13,7 @@ namespace mnist_train::doctor {
 
 enum class Verdict {
   kGood,
-  kNote,     // not a fault, but worth knowing, or a limitation
+  kNote,     // not a fault: a limitation or useful fact
   kWarning,  // works, but badly or only for some uses
   kProblem,  // a run will fail
 };
@@ -25,7 +25,7 @@ struct Finding {
   std::string text{};
   std::string remedy{};  // empty if there is nothing to do
 
-  /// Returns a copy with another verdict and remedy, and with `more` appended to the text.
+  /// Returns a copy with a different verdict and remedy, and with `more` appended to the text.
   Finding with(Verdict other, const std::string& more, const std::string& new_remedy) const {
     return {topic, other, text + more, new_remedy};
   }
@@ -38,11 +38,11 @@ inline Finding good(std::string topic, std::string text) {
 
 using Findings = std::vector<Finding>;
 
-/// Checks what a run with this config needs of this machine. Errors in the config and its data are
-/// reported by the run itself. Blocks the signals that launch::supervise receives.
+/// Checks this machine for a run with this config. Errors in the config and its data are reported
+/// by the run itself. Blocks the signals that launch::supervise receives.
 Findings examine(const settings::RunConfig& config);
 
-/// Returns the findings as a table for people; `colours` adds terminal colours.
+/// Returns the findings as a human-readable table; `colours` adds terminal colours.
 std::string to_text(const Findings& findings, bool colours);
 
 /// Returns the findings as JSON.

@@ -62,7 +62,7 @@ double balanced_accuracy(const ClassCounts& counts) {
 }
 
 /// The results of all ranks in one tensor, so that one all-reduce is enough. Each sample belongs to
-/// one rank; the other ranks leave zeros there.
+/// one rank; the other ranks leave its entries zero.
 class EvaluationSums {
  public:
   EvaluationSums(const data::ImageSet& images, const EvaluationRequest& request,
@@ -201,7 +201,7 @@ class EvaluationSums {
 
   std::int64_t classes_;
   std::span<const std::uint16_t> labels_;  // [samples]
-  bool has_all_scores_;                    // instead of the top scores and their classes
+  bool has_all_scores_;                    // else only the top scores and their classes
   const EvaluationRequest& request_;
   at::Tensor sums_;
   at::Tensor shard_sums_;     // [shards,2]: loss, labels in the top five; a view, like the next two
@@ -211,9 +211,9 @@ class EvaluationSums {
 };
 
 /// Returns which samples are correct despite bf16 rounding, [n] bool: those whose label's logit
-/// exceeds all others by at least an eighth of the largest absolute logit, twenty times the largest
-/// change observed with bf16, and by at least one, so that their losses are small. Samples with NaN
-/// logits are false.
+/// exceeds all others by more than an eighth of the largest absolute logit (twenty times the
+/// largest change observed with bf16), and by more than one, so that their losses are small.
+/// Samples with NaN logits are false.
 at::Tensor clearly_right(const at::Tensor& logits, const at::Tensor& labels) {
   constexpr double kPart = 0.125;
   constexpr double kLeast = 1;

@@ -31,11 +31,11 @@ struct WrongPrediction {
   double confidence = 0;  // probability of that class; 0 if NaN
 };
 
-/// The logits of a series of batches on a CPU, computed by a cascade: first by a bf16 copy of the
-/// model, then, for samples that the copy does not classify correctly by a clear margin and samples
-/// whose scores are requested, by the model itself, across several batches at a time. Predictions,
-/// and the scores of misclassified samples, are thus the model's. The loss differs only by bf16
-/// rounding of terms that are all small.
+/// Computes the logits of a series of batches on a CPU with a cascade. A bf16 copy of the model
+/// evaluates all samples; the model recomputes, across batches, those that the copy does not
+/// classify correctly by a clear margin and those whose scores are requested. Predictions and the
+/// scores of misclassified samples are thus the model's. The loss differs only by bf16 rounding of
+/// terms that are all small.
 class CascadedLogits {
  public:
   /// Both models must be in evaluation mode and on the CPU, and outlive this object. The model
@@ -43,8 +43,8 @@ class CascadedLogits {
   CascadedLogits(models::Model& model, models::Model& bf16_copy, std::int64_t batch_size)
       : model_(model), bf16_copy_(bf16_copy), batch_size_(batch_size) {}
 
-  /// Adds a batch: its `images` [n,C,H,W] f32 and `labels` [n] i64. The model recomputes the rows
-  /// in `wanted` in any case.
+  /// Adds a batch: its `images` [n,C,H,W] f32 and `labels` [n] i64. The model always recomputes the
+  /// rows in `wanted`.
   void add(const at::Tensor& images, const at::Tensor& labels,
            const std::vector<data::Range>& wanted);
   /// Returns the number of samples added since the last `take`.
@@ -69,12 +69,12 @@ class CascadedLogits {
   at::Tensor numbers_;  // [m] i64: indices of these samples
 };
 
-/// Results of an evaluation besides loss and accuracy, computed in the same all-reduce.
+/// Options of an evaluation. Requested predictions share the all-reduce of loss and accuracy.
 struct EvaluationRequest {
   // Samples whose predictions are requested: ascending and disjoint, within the image set.
   std::vector<data::Range> predictions{};
-  // Number of shards of the image set, at least one per rank; it alone determines batches and sums.
-  // 0: one per rank.
+  // Number of shards of the image set, at least one per rank; it alone decides how samples are
+  // batched and summed. 0: one per rank.
   std::int64_t shards = 0;
   // A bf16 copy of the model, used only on CPUs for the samples that it classifies clearly (see
   // CascadedLogits); null: the model computes everything.

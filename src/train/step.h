@@ -229,7 +229,7 @@ struct PlannedStep {
 };
 
 /// Replays captured steps, after a few eager warm-up steps, for full global batches with the same
-/// shard sizes as the captured batch. All other steps (the last of an epoch) run eagerly, with the
+/// shard sizes as the captured batch. All other steps (a smaller last one) run eagerly, with the
 /// same results. A replay runs one step, or several that read positions and rates on the device.
 class GraphedStep {
  public:

@@ -332,7 +332,7 @@ TEST_CASE("the error names the type of a file that is not a weights file") {
            {"text", "is a text file"},
            {"", "is an empty file"},
            {"{\n  \"epochs\": 10}", "is a text file"},
-           {"{\"weight_map\": {\"a\": \"1.safetensors\"}}", "is an index of sharded weights; join"},
+           {"{\"weight_map\": {\"a\": \"1.safetensors\"}}", "index of sharded weights; merge"},
            {std::string("1234567\0 9", 10), "is truncated or not a safetensors file"}}) {
     const fs::path path = folder.write("file.pth", bytes);
     CHECK_THAT(reading_weights(path), IsError(ExitCode::kCheckpoint, "file.pth: ", reason));
