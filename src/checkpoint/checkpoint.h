@@ -210,7 +210,7 @@ class SnapshotMemory {
   std::size_t slot_bytes_;
   std::shared_ptr<std::uint8_t> head_;
   Plan* plan_ = nullptr;      // in `head_`, followed by the seals
-  int newest_slot_ = -1;      // of those taken or found by this process
+  int newest_slot_ = -1;      // that this process has written or found
   int checkpoint_slot_ = -1;  // the newest one that is also a checkpoint
 };
 

@@ -132,7 +132,7 @@ struct PickledStorage {
 /// The size of a pickle and its storages, which determine what follows it in a file.
 struct PickleExtent {
   std::size_t size = 0;                            // bytes
-  std::map<std::string, PickledStorage> storages;  // by key, also those of skipped objects
+  std::map<std::string, PickledStorage> storages;  // by key, including skipped objects
 };
 
 /// Returns the extent of the pickle at the start of `bytes`. Throws like `unpickle_state_dict`.

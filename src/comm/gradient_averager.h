@@ -169,7 +169,7 @@ class GradientAverager {
   /// Returns whether `average` may defer the sum because it sends no messages. If not,
   /// `deferred_sum` is one row, all fp32.
   virtual bool defers_sum() const { return false; }
-  /// Returns whether `backward` sends gradients while computing others.
+  /// Returns whether `backward` sends gradients while it computes further ones.
   virtual bool sends_in_backward() const { return false; }
   /// Gathers the summed gradients on every rank.
   virtual void all_gather() {}

@@ -108,7 +108,7 @@ std::string choose_backend(const settings::RunConfig& config, const Machine& mac
 }
 
 /// Returns the number of threads that OMP_NUM_THREADS sets, such as "4" or "4,2" (nesting levels),
-/// or nothing if the value is one that OpenMP would ignore.
+/// or nothing if OpenMP would ignore the value.
 std::optional<int> openmp_threads() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   if (text == nullptr) return std::nullopt;

@@ -158,10 +158,10 @@ struct StalledRank {
   double others_wait_s = 0;  // if this rank makes progress: longest wait for it
 };
 
-/// Returns the rank that holds up the others, because ranks that wait for one another stall
-/// together. In order of preference, it is one that was stopped, one that waits for nothing, one
-/// that waits for its GPU (which may wait for another rank's), the one furthest behind, and the one
-/// stalled longest. `ranks` contains all running ranks, at least one.
+/// Returns the rank that holds up the others: ranks that wait for one another stall together.
+/// Prefers a stopped rank, then one that waits for nothing, then one that waits for its GPU (which
+/// may wait for another rank's GPU), then the rank furthest behind, then the one stalled longest.
+/// `ranks` contains all running ranks, at least one.
 StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoard& board);
 
 /// Why an attempt failed: one rank is the cause, and others may be its victims.

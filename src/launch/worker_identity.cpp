@@ -40,7 +40,7 @@ int integer_variable(const char* name, int least, int most, std::optional<int> o
   return value;
 }
 
-/// Returns the variables that are set, or those that are not.
+/// Returns the variables that are set or, if `are_set` is false, not set.
 std::vector<const char*> variables_that(bool are_set, Names names) {
   std::vector<const char*> found;
   std::ranges::copy_if(names, std::back_inserter(found),
@@ -48,7 +48,7 @@ std::vector<const char*> variables_that(bool are_set, Names names) {
   return found;
 }
 
-/// Throws if only some of the variables are set. `launcher` is one that sets all of them.
+/// Throws if only some of the variables are set. `launcher` names one that sets all of them.
 void require_all(Names names, const std::string& launcher) {
   const auto missing = variables_that(false, names);
   if (missing.empty()) return;
@@ -79,8 +79,8 @@ constexpr RankVariables kOpenMpi{LauncherKind::kOpenMpi,       "Open MPI",
                                  "OMPI_COMM_WORLD_RANK",       "OMPI_COMM_WORLD_SIZE",
                                  "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 
-/// Hydra, the launcher of MPICH, Intel MPI and MVAPICH. Slurm's PMI-2 and others also set the first
-/// two variables, but only Hydra sets the last two.
+/// Hydra, the launcher of MPICH, Intel MPI and MVAPICH. Slurm's PMI-2 and other launchers also set
+/// the first two variables, but only Hydra sets the last two.
 constexpr RankVariables kMpich{LauncherKind::kMpich, "MPICH",           "PMI_RANK",
                                "PMI_SIZE",           "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
