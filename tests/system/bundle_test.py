@@ -1,4 +1,4 @@
-"""Tests the archive of scripts/bundle and the wheel of scripts/package on a minimal system with only Python and PyTorch."""
+"""Tests the archive from scripts/bundle and the wheel from scripts/package on a minimal system with only Python and PyTorch."""
 
 import os
 import re
@@ -18,7 +18,7 @@ WHEELS = Path(sysconfig.get_paths()["purelib"])
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    """Returns the folder of the unpacked archive."""
+    """Builds the archive, unpacks it and returns its folder."""
     folder = tmp_path_factory.mktemp("bundle")
     run_program(REPOSITORY / "scripts" / "bundle", "--output", folder / "bundle.tar.gz", timeout=600)
     with tarfile.open(folder / "bundle.tar.gz") as archive:
@@ -29,7 +29,7 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """Returns the folder of the wheel."""
+    """Builds the wheel and returns its folder."""
     folder = tmp_path_factory.mktemp("package")
     run_program(REPOSITORY / "scripts" / "package", "--output", folder, timeout=600)
     return folder
@@ -69,13 +69,13 @@ def test_the_bundle_trains_and_resumes_on_a_bare_system(bare_system):
     assert "smoke: passed" in bare_system("/bundle/scripts/smoke --cpu").stdout
 
 
-def test_a_missing_data_set_lists_the_folder_of_the_bundle(bare_system):
+def test_the_error_for_a_missing_data_set_lists_the_folder_of_the_bundle(bare_system):
     done = bare_system("LD_LIBRARY_PATH=/wheels/torch/lib /bundle/bin/mnist-train --config mnist --set data.dataset=fashion-mnist",
                        expect=3)
     assert "(of the bundle)" in done.stderr, done.stderr
 
 
-def test_every_link_in_its_documents_leads_to_a_file_in_the_bundle(bundle):
+def test_every_link_in_the_bundled_documents_leads_to_a_file_in_the_bundle(bundle):
     run_program("python3", REPOSITORY / "scripts" / "lib" / "check_markdown.py", bundle)
     pictures = [name for name in re.findall(r'src="([^"]+)"', (bundle / "README.md").read_text()) if (bundle / name).is_file()]
     assert pictures and (bundle / "src/cli/README.md").is_file()
@@ -97,7 +97,7 @@ def test_every_library_is_found_on_a_bare_system(bare_system):
 @needs_fake_gpus
 def test_gpu_check_runs_from_the_bundle_on_a_bare_system(bare_system, tmp_path):
     """Runs gpu_check on mock GPUs, without the parts that compare numbers. Mock GPUs compile kernels with the C++ compiler, which
-    a bare system lacks, so a run outside it fills the kernel cache first."""
+    a bare system lacks, so a run outside that system fills the kernel cache first."""
     train(tmp_path, ON_GPU | {"max_steps": 1}, variables=fake_gpus(1))
     done = bare_system("/with_fake_gpu/with_fake_gpus -n 1 /bundle/scripts/gpu_check --parts nccl,features --output /tmp/result.json; "
                        "code=$?; cat /tmp/result.json; ls /tmp; exit $code")

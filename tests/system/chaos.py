@@ -1,4 +1,4 @@
-"""Injects random faults into a series of runs; each run must end with the weights of the undisturbed one.
+"""Injects random faults into a series of runs; each run must end with the same weights as an undisturbed one.
 
 usage: scripts/chaos [--runs 50] [--seed 1] [--only NUMBER]
 
@@ -20,7 +20,7 @@ from support import (MNIST, PHASES, Process, RunFolder, averaging, merged, send,
 
 # Three epochs of 20 steps, a checkpoint every 7 steps, and evaluations of a few dozen batches.
 CONFIG = {"epochs": 3, "batch_size": 45, "test_batch_size": 40,
-          "data": {"root": str(MNIST.parent), "limit_train": 886, "limit_test": 2000},  # all of MNIST, to make loading slower
+          "data": {"root": str(MNIST.parent), "limit_train": 886, "limit_test": 2000},  # all of MNIST, so that loading takes longer
           "checkpoint": {"every_steps": 7}, "launch": {"max_restarts": 5, "hang_timeout_s": 2}}
 WORLDS = [(2, "flat"), (2, "bucketed"), (2, "shared_memory"), (3, "shared_memory")]
 RANK_FAULTS = ("kill", "kill", "stop", "pause")
@@ -100,7 +100,7 @@ def attempt(folder, config, processes, fault, *flags):
 
 
 def disturb(folder, seed, number):
-    """Runs one training with faults. Raises Failure or AssertionError if it does not end as expected."""
+    """Runs training once with faults. Raises Failure or AssertionError if it does not end as expected."""
     processes, strategy, faults = draw_run(seed, number)
     config = write_config(folder, merged(CONFIG, averaging(strategy)))
     code = attempt(folder, config, processes, faults[0])

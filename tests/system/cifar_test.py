@@ -1,4 +1,4 @@
-"""Trains, evaluates and predicts with a folder of CIFAR-10's binary batches."""
+"""Trains, evaluates and predicts on a folder of CIFAR-10 binary batches."""
 
 import numpy
 import pytest
@@ -54,7 +54,7 @@ def test_a_run_learns_the_batches_and_evaluate_agrees_with_it(tmp_path, cifar, t
     assert as_format.digest() == trained.digest()
 
 
-def test_predict_prints_the_names_of_the_classes(tmp_path, cifar, trained):
+def test_predict_prints_class_names(tmp_path, cifar, trained):
     labels, images = records(seed=5)
     files = [write_png(tmp_path / f"{number}.png", image.transpose(1, 2, 0)) for number, image in enumerate(images)]
     for arguments in (["--checkpoint", trained.checkpoints()[-1]],

@@ -12,13 +12,13 @@ from torch_models import shuffled, training  # noqa: E402  (needs torch)
 
 CLASSES = 4
 SAMPLES = 250
-EPOCHS = 5  # of 4 steps each, the last one smaller
+EPOCHS = 5  # 4 steps each; the last batch is smaller
 BATCH = 64
 SEED = 3
 RATE = 0.05
 WEIGHTS = {"0": 0.4, "2": 3, "3": 0}
 MIXUP = {"name": "mixup", "weight": 0.3}
-NORMALIZE = {"name": "normalize", "mean": 0, "std": 1}  # mixup then mixes floats
+NORMALIZE = {"name": "normalize", "mean": 0, "std": 1}  # before mixup, so that it mixes floats
 RUN = {
     "epochs": EPOCHS, "batch_size": BATCH, "seed": SEED, "sgd_momentum": 0, "learning_rate": RATE, "deterministic": False,
     "checkpoint": {"every_epochs": 0, "keep_best": False},
@@ -45,7 +45,7 @@ QUICK = ("balanced", "given", "smoothed", "mixed across shards", "sharded", "tor
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Returns a data folder with imbalanced classes of MNIST: 40 % zeros, 8 % threes."""
+    """Returns (data folder, images, labels) of an imbalanced subset of MNIST: 40 % zeros, 8 % threes."""
     images, labels = mnist_bytes("train")
     chosen = numpy.concatenate([numpy.flatnonzero(labels == label)[:count]
                                 for label, count in enumerate((100, 80, 50, 20))])
@@ -84,7 +84,7 @@ def weights_of(setting, labels):
 
 
 def mixed_with(config, own, following):
-    """Returns each sample's mixup partner and its own mixing weight. `following`: the partners in mixup without scope global."""
+    """Returns the mixup partner of each sample and the sample's own mixing weight. `following`: the partners unless the scope is global."""
     other, share = own.clone(), torch.ones(len(own), dtype=torch.float64)
     mixup = config["data"].get("augment", [None, {"weight": 1}])[1]
     if mixup.get("scope") != "global":
@@ -98,7 +98,7 @@ def mixed_with(config, own, following):
 
 
 def steps_of_pytorch(config, images, labels, order_of=lambda epoch: shuffled(SAMPLES, SEED + epoch)):
-    """Returns the fp64 loss of every step: from torch.nn.CrossEntropyLoss, or for mixed samples from its definition."""
+    """Returns the fp64 loss of every step: from torch.nn.CrossEntropyLoss or, for mixed samples, from its definition."""
     model = Network().double()
     weight = torch.tensor(weights_of(config.get("class_weights"), labels), dtype=torch.float64)
     options = {"weight": weight, "label_smoothing": config.get("label_smoothing", 0)}
@@ -165,7 +165,7 @@ def test_processes_with_separate_training_sets_normalise_by_the_total_weight(tmp
     assert losses == pytest.approx(steps_of_pytorch(config, images, labels, order_of), rel=1e-6)
 
 
-def test_bf16_losses_are_close(tmp_path, pictures):
+def test_bf16_losses_are_close_to_pytorch(tmp_path, pictures):
     folder, images, labels = pictures
     config = configure(tmp_path, folder, "mixed")
     losses = train(tmp_path, config | {"precision": "bf16"}, processes=2).losses()
@@ -203,7 +203,7 @@ def test_class_weights_are_assigned_by_class_name(tmp_path, given, code, parts):
         assert part in stderr
 
 
-def test_balanced_weights_count_the_training_samples_that_are_not_held_out(tmp_path):
+def test_balanced_weights_do_not_count_held_out_samples(tmp_path):
     images, _ = mnist_bytes("t10k", 30)
     write_class_folders(tmp_path / "pictures", {"ant": images[:20], "bee": images[20:]})
     data = own_data("image-folder", tmp_path / "pictures") | {"test": 0.3, "validation": 0.2}

@@ -12,7 +12,7 @@ NETWORK = {"layers": ["flatten", {"name": "linear", "out_features": 64}, "relu",
 
 
 def write_classes(folder, classes, counts, seed, strays=False):
-    """Writes class folders of noisy copies of one image per class, `counts[i % len(counts)]` of them for class i.
+    """Writes class folders with noisy copies of one image per class; class i gets `counts[i % len(counts)]` copies.
 
     With `strays`, the first image of every third class shows the next class."""
     means = numpy.random.default_rng(0).integers(40, 216, (classes, SIDE, SIDE))
@@ -38,7 +38,7 @@ def many_classes(data, **others):
 
 
 def metrics_of(truth, scores):
-    """Computes metrics of labels [n] and scores [n, classes] with numpy: overall, and per class samples, precision, recall, F1."""
+    """Computes metrics of labels [n] and scores [n, classes] with numpy: overall metrics, and counts, precision, recall and F1 per class."""
     classes = scores.shape[1]
     guess = scores.argmax(axis=1)
     samples, predicted = (numpy.bincount(labels, minlength=classes) for labels in (truth, guess))
@@ -116,7 +116,7 @@ def test_every_command_supports_300_classes(tmp_path):
     assert row["class"] == f"class-{row['guess']:05}" and len(row["scores"]) == 300
 
 
-def test_300_classes_train_alike_on_one_and_two_processes_and_streamed(tmp_path):
+def test_results_for_300_classes_match_with_two_processes_and_with_streaming(tmp_path):
     data = pictures(tmp_path / "data", 300)
     expected = train(tmp_path, many_classes(data), output="one")
     accuracies = [epoch["test_balanced_accuracy"] for epoch in expected.epochs()]
@@ -142,7 +142,7 @@ def test_too_many_classes_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def unequal(tmp_path_factory):
-    """Returns a data folder of MNIST digits with many zeros and few of the others."""
+    """Returns the data section for a set of MNIST digits with many zeros and few other digits."""
     folder = tmp_path_factory.mktemp("unequal")
     for part, prefix, many, few in (("train", "train", 300, 15), ("test", "t10k", 200, 12)):
         images, labels = mnist_bytes(prefix)
@@ -179,7 +179,7 @@ def test_best_by_selects_the_best_checkpoint(tmp_path, unequal, validation):
     assert validation or len(set(chosen.values())) > 1, chosen
 
 
-def test_a_resumed_run_compares_with_the_best_so_far_by_the_same_metric(tmp_path, unequal):
+def test_a_resumed_run_keeps_the_best_checkpoint_so_far_only_if_the_metric_is_the_same(tmp_path, unequal):
     def changes(epochs, best_by):
         return UNSTEADY | {"epochs": epochs, "checkpoint": {"best_by": best_by}, "data": unequal}
 
@@ -194,7 +194,7 @@ def test_a_resumed_run_compares_with_the_best_so_far_by_the_same_metric(tmp_path
         assert folder.summary()["best_epoch"] == best["epoch"]
 
 
-def test_early_stopping_uses_the_metric_of_best_by(tmp_path, unequal):
+def test_early_stopping_uses_balanced_accuracy_if_best_by_does_and_accuracy_otherwise(tmp_path, unequal):
     for best_by, key in (("accuracy", "accuracy"), ("balanced_accuracy", "balanced_accuracy"), ("loss", "accuracy")):
         folder = train(tmp_path, UNSTEADY | {"epochs": 40, "data": unequal, "early_stopping": {"patience": 2},
                                              "checkpoint": {"best_by": best_by}}, output=best_by)

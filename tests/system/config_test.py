@@ -29,7 +29,7 @@ def test_every_shipped_config_is_valid(path):
     effective("--config", path)
 
 
-def test_the_mnist_config_is_the_recipe_of_pytorchs_ddp_example():
+def test_the_mnist_config_has_the_hyperparameters_of_pytorchs_ddp_example():
     config = effective("--config", REPOSITORY / "configs/mnist.json")
     assert config["model"]["name"] == "net"
     assert config["data"]["dataset"] == "mnist"
@@ -158,12 +158,12 @@ def test_files_that_are_not_configs_are_refused_at_once_with_the_position(tmp_pa
 
 
 @pytest.mark.parametrize("flags", [["--local-rank=0"], ["--local_rank", "1"]])
-def test_a_config_may_be_any_file_and_local_rank_is_ignored(tmp_path, flags):
+def test_local_rank_is_accepted_and_ignored(tmp_path, flags):
     (tmp_path / "cfg.json").write_text(json.dumps(PLAIN))
     assert PLAIN.items() <= effective(*flags, "--config", tmp_path / "cfg.json").items()
 
 
-def test_the_version_lists_the_libraries_it_was_built_with():
+def test_the_version_lists_the_libraries_of_the_build():
     words = run("--version").stdout.strip().split(", ")
     assert words[0].startswith("mnist-train ")
     names = [word.split(" ")[0] for word in words[1:]]

@@ -10,13 +10,13 @@ from support import (idx_bytes, merged, mnist_bytes, own_data, printed_json, rel
                      write_config)
 
 HALVES = ("train", "test")
-COUNT = 300  # samples each for training and test
+COUNT = 300  # training samples; also the number of test samples
 TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """Returns the first samples of MNIST as IDX, as an LMDB of PNG and as class folders of PNG."""
+    """Returns a folder with the first samples of MNIST as IDX, as an LMDB of PNGs and as class folders of PNGs."""
     folder = tmp_path_factory.mktemp("sets")
     (folder / "idx").mkdir()
     for prefix in ("train", "t10k"):
@@ -35,7 +35,7 @@ def data(sets, name, **others):
 
 
 def preview(folder, config, *arguments):
-    """Returns the preview record of each image with its pixels, by process."""
+    """Returns for each process the preview records of its images, with their pixels."""
     return read_preview(write_config(folder, config), folder / "grid.png", *arguments)
 
 

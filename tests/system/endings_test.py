@@ -1,4 +1,4 @@
-"""Tests how runs end and resume: output files, and that no work is lost or repeated."""
+"""Tests how runs end and resume: the output files are correct, and no work is lost or repeated."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def resumed(folder, *flags, output="run", processes=2):
 
 
 def test_a_run_without_steps_left_evaluates_its_weights(tmp_path):
-    """The run was stopped after the step at which the changed config ends."""
+    """Each changed config ends the run before the step at which it was stopped."""
     patient = {"early_stopping": {"patience": 999, "min_delta": 0.9}, "report": {"histograms": True}}
     stopped = stop_by_sigterm(tmp_path, {"epochs": 1000} | patient, 2, 2 * STEPS + 5)
     for name, setting in {"lower": "epochs=1", "steps": "max_steps=5", "reached": "stop_at_accuracy=0.01",
@@ -79,7 +79,7 @@ def test_a_checkpoint_after_the_last_step_is_still_evaluated(tmp_path):
     assert resumed(tmp_path, within, "--set", "max_steps=10", output="within").read_json("accuracies.json") != []
     elsewhere = resumed(tmp_path, end, "--set", "epochs=1", output="elsewhere")
     assert elsewhere.epochs()[0]["train_loss"] is None  # this folder has no record of the training
-    # In its own folder the run goes back, although its summary has the status finished.
+    # In its own folder, the run goes back to the checkpoint although its summary has the status finished.
     back = resumed(tmp_path, end, "--set", "epochs=1")
     assert len(back.epochs()) == 1 and back.epochs()[0]["train_loss"] > 0
     assert len(back.read_json("accuracies.json")) == 1
@@ -98,7 +98,7 @@ def test_a_run_killed_at_its_end_is_finished_by_a_resume(tmp_path, changes):
     assert [epoch["test_accuracy"] for epoch in done.epochs()] == [epoch["test_accuracy"] for epoch in expected]
 
 
-def test_a_process_lost_in_the_evaluation_after_max_steps_loses_no_results(tmp_path):
+def test_losing_a_process_in_the_evaluation_after_max_steps_loses_no_results(tmp_path):
     changes = {"max_steps": 3, "batch_size": 64, "model": {"name": "resnet18"}, "launch": {"max_restarts": 1},
                "data": {"limit_train": 320, "limit_test": 300}}  # a snapshot after every other step
     with start(tmp_path, changes) as process:
@@ -126,7 +126,7 @@ def test_a_run_that_goes_back_drops_the_records_of_abandoned_steps(tmp_path):
     assert any(best.samefile(path) for path in first.checkpoints())
 
 
-def test_a_run_that_starts_from_scratch_drops_the_records_of_the_lost_one(tmp_path):
+def test_a_run_that_starts_from_scratch_drops_the_records_of_the_killed_run(tmp_path):
     changes = {"epochs": 1000, "checkpoint": {"every_epochs": 1000, "keep_best": False}}
     with start(tmp_path, changes) as process:
         process.wait_for_step(STEPS + 1)
@@ -172,7 +172,7 @@ def test_a_signal_after_the_last_step_does_not_contradict_the_output(tmp_path):
     assert "before the first step" not in process.stderr
 
 
-def test_unreadable_data_ends_with_the_complete_failure_block(tmp_path):
+def test_the_failure_block_for_unreadable_data_is_complete(tmp_path):
     """The block is also complete if the launcher, not a rank, reads the data."""
     folder = train(tmp_path, {"epochs": 1})
     lost = ("--set", f"data.root={tmp_path}", "--resume", "auto")
@@ -210,7 +210,7 @@ def test_a_restart_before_the_first_checkpoint_uses_the_snapshot_or_the_given_fi
         process.wait_for_step(STEPS + 1)
         send(process.ranks()[1], signal.SIGKILL)
         assert process.wait() == 0
-        # The first step writes a snapshot to memory, but possibly too late.
+        # The snapshot in memory after the first step may come too late.
         first, second = re.findall(r"resuming from (\S+): epoch", process.stderr)
         assert first == str(file) and second in (str(file), "memory"), process.stderr
 
@@ -235,7 +235,7 @@ def test_a_failed_save_after_sigterm_is_an_error(tmp_path):
 SIGNALS = {  # name: signals sent in quick succession, exit code
     "a closed terminal": ([signal.SIGHUP], 143),
     "SIGQUIT": ([signal.SIGQUIT], 143),
-    "the first of two": ([signal.SIGINT, signal.SIGTERM], 130),
+    "SIGINT, then SIGTERM": ([signal.SIGINT, signal.SIGTERM], 130),
 }
 
 
@@ -269,7 +269,7 @@ def test_warnings_and_results_use_separate_streams(tmp_path):
     assert list((tmp_path / "logs").iterdir()) == []
 
 
-def test_refusals_of_the_front_end_reach_torchrun(tmp_path):
+def test_config_errors_are_written_to_torchruns_error_file(tmp_path):
     file = tmp_path / "error.json"
     run("--config", "absent.json", folder=tmp_path, variables={"TORCHELASTIC_ERROR_FILE": str(file)}, expect=2)
     assert "absent.json" in json.loads(file.read_text())["message"]["message"]
@@ -303,7 +303,7 @@ def test_a_second_ctrl_c_reports_lost_progress_and_leaves_no_partial_file(tmp_pa
 def test_a_rank_lost_before_it_starts_is_a_failure_even_if_the_run_is_stopped(tmp_path):
     with start(tmp_path, {"epochs": 1000}) as process:
         wait_until(lambda: process.board() and process.fork_server(), "the fork server", interval=0)
-        process.send(signal.SIGSTOP)  # so that it sees both at once
+        process.send(signal.SIGSTOP)  # so that it sees the dead server and SIGTERM at once
         server = process.fork_server()
         send(server, signal.SIGKILL)
         process.send(signal.SIGTERM)

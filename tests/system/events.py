@@ -24,7 +24,7 @@ def masked_crc(content):
 
 
 def records(content):
-    """Returns the records of a file; asserts that checksums are valid and no bytes are left over."""
+    """Yields the records of a file; asserts that checksums are valid and no bytes are left over."""
     at = 0
     while at < len(content):
         header = content[at:at + 8]

@@ -40,13 +40,13 @@ def cross_entropy(logits, labels):
 
 
 def assert_exports_compute_the_same(folder, run_folder, pixels, labels, mean, std):
-    """Asserts that both exports of a checkpoint give the same logits for all images, and the same loss as `evaluate`."""
+    """Asserts that both exports of a checkpoint give the same logits for all images, and the run's test loss and accuracy."""
     checkpoint = run_folder.checkpoints()[-1]
     images = ((pixels[:, None].astype(numpy.float32) / 255 - mean) / std).astype(numpy.float32)
     model = python_model(checkpoint, folder / "net.py", run_folder.path / "model.pt")
     logits = torch_logits(model, images)
     session = exported_session(checkpoint, folder / "net.onnx")
-    # Any batch size
+    # The exported network accepts any batch size.
     for batch in (1, 17, min(1000, len(images))):
         for begin in (0, len(images) - batch):
             part = slice(begin, begin + batch)
@@ -61,7 +61,7 @@ def assert_exports_compute_the_same(folder, run_folder, pixels, labels, mean, st
 
 
 @pytest.mark.parametrize("name", swept(list(BUILT_IN), [name for name in BUILT_IN if name != "resnet18"]))
-def test_exported_built_in_networks_compute_the_same(tmp_path, name):
+def test_exported_built_in_networks_compute_the_same_logits(tmp_path, name):
     changes, count = BUILT_IN[name]
     data = {"limit_train": 640, "limit_test": None, "root": None} | changes.get("data", {})
     folder = train(tmp_path, {"epochs": 1} | changes | {"data": data, "model": {"name": name}})
@@ -71,7 +71,7 @@ def test_exported_built_in_networks_compute_the_same(tmp_path, name):
 
 @pytest.fixture(scope="module")
 def small_images(tmp_path_factory):
-    """Returns (data section, pixels, labels) for images that are not square and have odd sizes."""
+    """Returns (data section, pixels, labels) for small images that are not square."""
     draw = numpy.random.default_rng(1)
     pixels = draw.integers(0, 256, (IMAGES, *SHAPE[1:]), numpy.uint8)
     labels = numpy.arange(IMAGES) % 10
@@ -85,7 +85,7 @@ def train_layers(folder, layers, data, **changes):
 
 
 @pytest.mark.parametrize("layers", [*NETWORKS.values(), ["flatten", {"name": "dropout", "p": 0.1}, LAST]], ids=[*NETWORKS, "dropout"])
-def test_exported_networks_of_layers_compute_the_same(tmp_path, small_images, layers):
+def test_exported_networks_of_layers_compute_the_same_logits(tmp_path, small_images, layers):
     data, pixels, labels = small_images
     folder = train_layers(tmp_path, layers, data)
     assert_exports_compute_the_same(tmp_path, folder, pixels, labels, 0.4, 0.3)
@@ -94,7 +94,7 @@ def test_exported_networks_of_layers_compute_the_same(tmp_path, small_images, la
 
 
 def weights_of(build, folder):
-    """Writes model.pt with weights initialised by PyTorch."""
+    """Writes model.pt with weights initialised by PyTorch; returns the network."""
     torch.manual_seed(1)
     model = build().eval()
     torch.save(model.state_dict(), folder / "model.pt")
@@ -105,7 +105,7 @@ def config_of(folder, layers, data, **others):
     return write_config(folder, {"data": data, "model": {"layers": layers}, **others})
 
 
-# Windows that extend beyond the image, as in PyTorch but not in ONNX
+# Windows that extend beyond the image, for which PyTorch and ONNX have different rules
 WINDOWS = [
     {"name": "max_pool2d", "kernel_size": 3, "stride": 2, "ceil_mode": True},
     {"name": "max_pool2d", "kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True},
@@ -197,7 +197,7 @@ def test_the_generated_python_is_readable(tmp_path, small_images):
 
 
 def test_blocks_may_have_custom_module_names(tmp_path, small_images):
-    """Without `layers.` and `shortcut.`, even if layers without weights have the same names in both."""
+    """The names then lack `layers.` and `shortcut.`, even if layers without weights have the same name in both."""
     conv = {"name": "conv2d", "out_channels": 2, "kernel_size": 1}
     block = {"name": "residual", "modules": ["shortcut", "norm", "conv"], "activation": "relu",
              "layers": [conv | {"as": "conv"}, "relu", {"name": "batch_norm", "as": "norm"}],

@@ -1,4 +1,4 @@
-"""Counts launches, copies and waits of a step on mock GPUs. A test fails if a count grows; if one falls, lower its limit here."""
+"""Counts launches, copies and waits of a step on mock GPUs. A test fails if a count grows; if a count falls, lower its limit here."""
 
 import pytest
 from fake_gpus import ON_GPU, RESNET18, TINY, fake_gpus, needs_fake_gpus, reports
@@ -7,7 +7,7 @@ from support import swept, train
 pytestmark = needs_fake_gpus
 
 STEPS = 20  # per epoch of ON_GPU
-# Nodes of the captured step on one GPU (kernels, fills and copies), including the gathering of its samples.
+# Nodes of the captured step on one GPU (kernels, fills and copies), including those that gather its samples.
 NODES = {"net": 24, "lenet": 29, "mlp": 19, "resnet18": 156}
 STEPS_OF = {  # options that do not change the number of nodes
     **{model: (model, {"precision": "bf16"}) for model in NODES},
@@ -17,8 +17,8 @@ STEPS_OF = {  # options that do not change the number of nodes
 AT_ONCE = 16  # train::GraphedStep::kStepsAtOnce
 REPLAYS = STEPS // AT_ONCE + STEPS % AT_ONCE  # per epoch
 # Counts per epoch including the evaluation, which has most of the launches. Each replay is followed by a copy of its sums.
-# The host waits for the device at the end of the epoch and for the result; in the first epoch also at the start of its
-# intervals and for the graph capture.
+# The host waits for the device at the end of the epoch and for the result of the evaluation; in the first epoch also at the
+# end of the first, short synchronisation intervals and for the graph capture.
 MOST = {"eager_launches": 40, "copies": 11, "synchronizations": 3}
 
 
@@ -39,7 +39,7 @@ def counts_of(folder, epochs, changes, gpus=1):
 
 
 def of_an_epoch(folder, changes, gpus=1):
-    """Returns the counts that one more epoch adds, by rank."""
+    """Returns the counts that one more epoch adds, for each rank."""
     one, two = (counts_of(folder, epochs, changes, gpus) for epochs in (2, 3))
     return [{name: after[name] - before[name] for name in ("eager_launches", "replays", "copies", "synchronizations")}
             for before, after in zip(one, two)]
@@ -53,7 +53,7 @@ def test_a_captured_step_stays_within_its_node_budget(tmp_path, step):
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_an_epoch_of_replays_has_few_other_launches(tmp_path, gpus):
+def test_an_epoch_of_graph_replays_has_few_other_launches(tmp_path, gpus):
     for counts in of_an_epoch(tmp_path, TINY | {"precision": "bf16"}, gpus):
         assert counts["replays"] == REPLAYS
         assert all(counts[what] <= most for what, most in MOST.items()), counts

@@ -1,4 +1,4 @@
-"""Tests lost, stopped and failing ranks on mock GPUs, under our launcher and under others, which do not monitor them."""
+"""Tests lost, stopped and failing ranks on mock GPUs, under our launcher and under other launchers, which do not monitor ranks."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def test_without_our_launcher_a_rank_that_loses_its_peer_exits_in_time_and_repor
         assert "timed out" in first.stderr and "rank 1 did not respond" in first.stderr, first.stderr
 
 
-# Without our launcher, no status board shows the phase. Tests wait for the last step before an evaluation that is long enough to be hit.
+# Without our launcher, no status board shows the phase, so tests wait for the last step before a long evaluation.
 EVALUATION = (20, {"test_batch_size": 10, "data": {"limit_test": 500}})  # the last step before the evaluation, config changes
 
 

@@ -1,4 +1,4 @@
-"""Runs every path of the host code for GPUs on mock GPUs: each run finishes and takes the requested path.
+"""Runs every path of the GPU host code on mock GPUs: each run finishes and takes the requested path.
 
 Mock GPUs do not compute, so results are not compared."""
 
@@ -14,20 +14,20 @@ STEPS = 20  # per epoch of ON_GPU
 ONE_EPOCH = ON_GPU | {"epochs": 1}
 PATHS = {  # name: GPUs, ranks, config changes, execution of the step
     "eager": (1, 1, {"cuda_graphs": "off"}, "eager"),
-    # The first kernel of the backward pass is a custom one, in a thread that has no context yet.
-    "a layer's activation last": (1, 1, {"cuda_graphs": "off", "model": {"layers": [
+    # The first kernel of the backward pass is a custom kernel, launched by a thread that has no CUDA context yet.
+    "activation as the last layer": (1, 1, {"cuda_graphs": "off", "model": {"layers": [
         "flatten", {"name": "linear", "out_features": "classes"}, "relu"]}}, "eager"),
     "shards on three GPUs": (3, 3, {"deterministic": {"shards": 4}}, "graph"),
-    "resnet18 by shards": (2, 2, RESNET18 | {"deterministic": {"shards": 3}}, "graph"),
-    "shards, accumulated": (2, 2, {"deterministic": {"shards": 3}, "gradient_accumulation_steps": 2}, "eager"),
+    "resnet18 in shards": (2, 2, RESNET18 | {"deterministic": {"shards": 3}}, "graph"),
+    "shards with accumulation": (2, 2, {"deterministic": {"shards": 3}, "gradient_accumulation_steps": 2}, "eager"),
     "accumulation and clipping": (1, 1, {"gradient_accumulation_steps": 2, "max_gradient_norm": 1}, "eager"),
     "clipping": (1, 1, {"max_gradient_norm": 1}, "graph"),
     "adamw": (1, 1, {"optimizer": "adamw", "sgd_momentum": 0, "weight_decay": 0.01}, "graph"),
     "augmentation": (1, 1, {"data": {"augment": [{"name": "random_crop", "padding": 2}, "mixup"]}}, "graph"),
     "class weights": (2, 2, {"class_weights": "balanced", "label_smoothing": 0.1}, "graph"),
-    "class weights, mixed and accumulated": (1, 1, {"class_weights": {"3": 2}, "gradient_accumulation_steps": 2,
+    "class weights with mixup and accumulation": (1, 1, {"class_weights": {"3": 2}, "gradient_accumulation_steps": 2,
                                                     "data": {"augment": ["mixup"]}}, "eager"),
-    "class weights, by shards": (2, 2, {"class_weights": {"3": 2}, "deterministic": {"shards": 3},
+    "class weights in shards": (2, 2, {"class_weights": {"3": 2}, "deterministic": {"shards": 3},
                                         "data": {"augment": ["mixup"]}}, "graph"),
     "torchvision's augmentation": (1, 1, {"deterministic": True, "data": {"augment": [
         {"name": "random_crop", "padding": 2, "fill": "background"}, {"name": "random_resized_crop", "size": 28},
@@ -36,8 +36,8 @@ PATHS = {  # name: GPUs, ranks, config changes, execution of the step
         "random_erasing", "cutmix"]}}, "graph"),
     "cutmix across shards": (2, 2, {"deterministic": {"shards": 4}, "data": {"augment": [
         {"name": "cutmix", "scope": "global"}]}}, "graph"),
-    "hold-out": (1, 1, {"data": {"validation": 0.2}}, "graph"),
-    "moving average and one_cycle": (1, 1, {"ema": {}, "schedule": {"name": "one_cycle", "max_learning_rate": 0.01}}, "graph"),
+    "held-out split": (1, 1, {"data": {"validation": 0.2}}, "graph"),
+    "ema and one_cycle": (1, 1, {"ema": {}, "schedule": {"name": "one_cycle", "max_learning_rate": 0.01}}, "graph"),
     "histograms": (1, 1, {"report": {"histograms": True, "tensorboard": True}}, "graph"),
     "four GPUs": (4, 4, {}, "graph"),
     "bucketed": (2, 2, {"gradient_averaging": {"strategy": "bucketed"}}, "eager"),
@@ -49,14 +49,14 @@ PATHS = {  # name: GPUs, ranks, config changes, execution of the step
 NCCL_CANNOT = {  # name: changes; these use Gloo
     "two ranks on one GPU": {"launch": {"devices": ["cuda:0", "cuda:0"]}},
     "shards of two ranks on one GPU": {"launch": {"devices": ["cuda:0", "cuda:0"]}, "deterministic": {"shards": 3}},
-    "a GPU beside a CPU": {"launch": {"devices": ["cuda:0", "cpu"]}},
-    "a GPU beside a CPU, split by throughput": {"launch": {"devices": ["cuda:0", "cpu"]}, "data": {"split": "throughput"}},
+    "a GPU and a CPU": {"launch": {"devices": ["cuda:0", "cpu"]}},
+    "a GPU and a CPU, split by throughput": {"launch": {"devices": ["cuda:0", "cpu"]}, "data": {"split": "throughput"}},
 }
 
 
 @pytest.mark.parametrize("path", swept(PATHS, [
     "shards on three GPUs", "accumulation and clipping", "clipping", "class weights", "torchvision's augmentation",
-    "moving average and one_cycle", "four GPUs", "bucketed", "bf16 gradients", "synchronised batch norm", "split by throughput"]))
+    "ema and one_cycle", "four GPUs", "bucketed", "bf16 gradients", "synchronised batch norm", "split by throughput"]))
 def test_each_path_trains_as_requested(tmp_path, path):
     gpus, ranks, changes, execution = PATHS[path]
     result = train(tmp_path, merged(ONE_EPOCH, changes), processes=ranks,
@@ -72,7 +72,7 @@ def test_each_path_trains_as_requested(tmp_path, path):
         assert [graph["streams"] for graph in report["graphs"]] == ([1] if execution == "graph" else [])
 
 
-@pytest.mark.parametrize("path", swept(NCCL_CANNOT, ["two ranks on one GPU", "a GPU beside a CPU"]))
+@pytest.mark.parametrize("path", swept(NCCL_CANNOT, ["two ranks on one GPU", "a GPU and a CPU"]))
 def test_ranks_that_nccl_cannot_connect_use_gloo_and_eager_steps(tmp_path, path):
     changes = {"device": "auto"} | NCCL_CANNOT[path]
     summary = train(tmp_path, merged(ONE_EPOCH, changes), processes=2, variables=fake_gpus(1)).summary()
@@ -80,7 +80,7 @@ def test_ranks_that_nccl_cannot_connect_use_gloo_and_eager_steps(tmp_path, path)
 
 
 def on_separate_gpus(folder, changes, visible, expect=0):
-    """Runs ranks as another launcher does, each with its own CUDA_VISIBLE_DEVICES, numbered from 0."""
+    """Runs ranks as another launcher does, each with its own CUDA_VISIBLE_DEVICES, whose GPUs it numbers from 0."""
     port = free_port()
     with at_once(worker(folder, rank, port, merged(ONE_EPOCH, changes), world_size=len(visible),
                         variables=fake_gpus(4) | {"CUDA_VISIBLE_DEVICES": gpus}) for rank, gpus in enumerate(visible)) as ranks:
@@ -91,7 +91,7 @@ def on_separate_gpus(folder, changes, visible, expect=0):
 
 VISIBLE = [  # CUDA_VISIBLE_DEVICES of each rank, device of each rank
     (("1", "0"), {0: 1, 1: 0}),                            # --gpus-per-task=1, --gpu-bind=single:1
-    (("0,1", "2,3", "0,1", "2,3"), {0: 0, 1: 2, 2: 1, 3: 3}),  # --gpu-bind=closest, tasks in turn on two sockets
+    (("0,1", "2,3", "0,1", "2,3"), {0: 0, 1: 2, 2: 1, 3: 3}),  # --gpu-bind=closest, tasks alternate between two sockets
     (("2,3", "3,2"), {0: 2, 1: 3}),
 ]
 

@@ -14,9 +14,9 @@ ENDLESS = merged(ON_GPU, LONG_RUN)
 SLOW = {"kernel_us": 20}  # leaves time to disturb a run
 
 
-def test_a_captured_step_has_the_kernels_of_an_eager_one(tmp_path):
+def test_a_captured_step_launches_as_many_kernels_as_an_eager_one(tmp_path):
     def second_epoch(graphs):
-        """Returns the difference of runs of three and two epochs: one epoch's steps and its end, without start and capture."""
+        """Returns the counts of one epoch without start-up and capture, as the difference between three and two epochs, and the graphs."""
         counts = []
         for epochs in (2, 3):
             report = tmp_path / f"{graphs}-{epochs}"
@@ -86,7 +86,7 @@ def test_a_stop_request_that_is_seen_after_the_last_step_still_evaluates(tmp_pat
         process.wait_for_step(9)
         process.send(signal.SIGTERM)
         code = process.wait()
-        assert code in (0, 143), process.stderr  # on a slow machine it polls earlier
+        assert code in (0, 143), process.stderr  # on a slow machine, the host polls earlier
     run = process.run_folder if code == 0 else train(tmp_path, changes, "--resume", "auto", variables=fake_gpus())
     assert run.summary()["status"] == "finished" and len(run.epochs()) == 1
 

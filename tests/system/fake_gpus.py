@@ -41,7 +41,7 @@ def fake_gpus(count=1, **settings):
 
 @functools.cache
 def loading_variables():
-    """Returns the variables that make a process load the mock libraries, like with_fake_gpus."""
+    """Returns the variables that make a process load the mock libraries, as with_fake_gpus does."""
     printed = subprocess.run([WITH_FAKE_GPUS, "env", "-0"], check=True, capture_output=True, text=True,
                              env=os.environ | {"MNIST_TRAIN_FAKE_GPU_LIBRARIES": str(LIBRARIES)}).stdout
     variables = dict(entry.split("=", 1) for entry in printed.split("\0") if entry)
@@ -49,7 +49,7 @@ def loading_variables():
 
 
 def reports(path):
-    """Returns the reports that fake_gpus(report=path) requests, of each process that exited normally, sorted by pid."""
+    """Returns the reports that fake_gpus(report=path) requests, one per process that exited normally, sorted by pid."""
     files = sorted(path.parent.glob(f"{path.name}.*"), key=lambda file: int(file.suffix[1:]))
     return [json.loads(file.read_text()) for file in files]
 
@@ -60,6 +60,6 @@ def devices_of_ranks(run_folder):
 
 
 def devices_in(texts):
-    """Returns the device of each rank, by rank, from the standard error of ranks under other launchers."""
+    """Returns the device that each rank passed to NCCL, by rank, from logs or standard error."""
     return {int(rank): int(device) for text in texts
             for rank, device in re.findall(r"NCCL: rank (\d+) of \d+ on device (\d+)", text)}

@@ -1,4 +1,4 @@
-"""Tests processes that die, hang or get signals, and write errors: a run ends in time, reports one cause and leaves no process."""
+"""Tests processes that die, hang or receive signals, and write errors: a run ends in time, reports one cause and leaves no process."""
 
 import re
 import resource
@@ -86,7 +86,7 @@ def test_ctrl_c_saves_and_exits_130(tmp_path):
     with start(tmp_path, LONG_RUN, processes=2) as process:
         process.wait_for_step(7)
         asked_at = time.monotonic()
-        for pid in process.alive():  # to every process, like a terminal
+        for pid in process.alive():  # to every process, as a terminal does
             send(pid, signal.SIGINT)
         assert process.wait() == 130, process.stderr
         assert time.monotonic() - asked_at < 5
@@ -134,7 +134,7 @@ def test_a_job_that_was_suspended_causes_no_false_alarm(tmp_path, first):
 
 def test_a_loss_that_is_not_finite_ends_all_ranks_at_the_same_step(tmp_path):
     failed = train(tmp_path, {"learning_rate": 1e30, "epochs": 50, "launch": {"max_restarts": 2}}, processes=2, expect=1)
-    assert "restart" not in failed.stderr  # a restart would only repeat it
+    assert "restart" not in failed.stderr  # the loss would be the same after a restart
     assert failed.summary()["status"] == "failed" and "loss became" in failed.summary()["error"]
     cause = only_failure_block(failed).splitlines()[0]
     step = re.search(r"rank \d .*the loss became (?:NaN|infinite) at step (\d+): lower learning_rate", cause).group(1)

@@ -12,11 +12,11 @@ from support import BINARY, MNIST, environment, run
 
 NAMES = ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
          "t10k-labels-idx1-ubyte.gz"]
-NOWHERE = "http://127.0.0.1:9"  # discard: nothing listens there
+NOWHERE = "http://127.0.0.1:9"  # the discard port, on which nothing listens
 
 
 class Mirror:
-    """A server of MNIST whose responses a test can modify. `requests` are (path, Range header)."""
+    """An MNIST mirror whose responses a test can modify. `requests` lists (file name, Range header)."""
 
     def __init__(self, break_after=None, ranges=True, content=None, delay=None):
         self.requests = []
@@ -145,7 +145,7 @@ def test_if_all_mirrors_fail_each_error_is_printed(tmp_path):
     with Mirror() as mirror:
         done = fetch(tmp_path, NOWHERE, mirror.url, name="fashion-mnist", expect=3)
     for url in (NOWHERE, mirror.url):
-        assert sum(line.startswith(f"mnist-train fetch: {url}/") for line in done.stderr.splitlines()) == 2  # trying, failed
+        assert sum(line.startswith(f"mnist-train fetch: {url}/") for line in done.stderr.splitlines()) == 2  # the attempt and its failure
         assert done.stderr.count(url) == 2, done.stderr
     assert "--mirror" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Custom image folders: train, evaluate, preview and predict see the same pixels."""
+"""For custom image folders, train, evaluate, preview and predict see the same pixels."""
 
 import numpy
 import pytest
@@ -11,7 +11,7 @@ BACKGROUND = (250, 200, 20)
 
 
 def picture(kind, seed):
-    """Returns an image of random shape: for class 0 a dark blot on a transparent background, for class 1 a light one."""
+    """Returns an image of random shape: for class 0 a dark blot on a transparent background, for class 1 a light blot."""
     rng = numpy.random.default_rng(seed)
     height, width = rng.integers(20, 70, 2)
     rgba = numpy.zeros((height, width, 4), numpy.uint8)
@@ -65,7 +65,7 @@ def prepared(path, fit):
 
 
 @pytest.mark.parametrize("fit", ("stretch", "crop", "pad"))
-def test_preview_shows_pillows_pixels(tmp_path, folder, fit):
+def test_preview_shows_the_same_pixels_as_pillow(tmp_path, folder, fit):
     config = write_config(tmp_path, settings(folder, fit=fit) | {"batch_size": 60})
     (images,) = read_preview(config, tmp_path / "grid.png", "--nproc-per-node", 1)
     files = sorted((folder / "train").glob("*/*"))
@@ -89,7 +89,7 @@ def test_predict_agrees_with_evaluate(tmp_path, folder, fit, decode):
     assert evaluated["test_accuracy"] == pytest.approx(right / 30)
 
 
-def test_huge_images_are_refused_with_the_keys_that_help(tmp_path, folder):
+def test_the_error_for_huge_images_lists_the_keys_to_change(tmp_path, folder):
     config = settings(folder, max_pixels=100)
     refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run", expect=3).stderr
     assert "data.max_pixels (100)" in refused and "data.on_bad_sample" in refused

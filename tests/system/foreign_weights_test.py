@@ -116,7 +116,7 @@ def test_weights_of_a_larger_network_of_the_same_family_are_recognised(tmp_path)
 
 
 def test_a_checkpoint_in_the_legacy_format_of_torch_save_is_read(tmp_path):
-    """Its storages of all types are consecutive, so a reader must know the size of each to find the next."""
+    """Storages are consecutive in this format, so a reader must know the size of each, whatever its type, to find the next."""
     network = model()
     optimizer = torch.optim.Adam(network.parameters())
     sum(value.sum() for value in network.parameters()).backward()
@@ -140,7 +140,7 @@ def test_a_truncated_file_in_the_legacy_format_of_torch_save_is_refused(tmp_path
 
 @pytest.mark.parametrize("new, fresh", [("head", {"fc.weight", "fc.bias"}),
                                         (["bn1.*", "*.bias"], {"bn1.weight", "bn1.bias", "conv1.bias", "fc.bias"})])
-def test_new_keeps_the_initial_values(tmp_path, new, fresh):
+def test_parameters_listed_in_new_keep_their_initial_values(tmp_path, new, fresh):
     initial = train(tmp_path, changes(None), output="initial").weights()
     begun = train(tmp_path, changes({"file": str(FOLDER / "timm.pth.tar"), "new": new})).weights()
     for key, value in saved_weights().items():

@@ -1,4 +1,4 @@
-"""Compares held-out sets, image lists and the recorded files of a run with a Python implementation of the rule."""
+"""Compares held-out sets, image lists and the files that a run records with a Python implementation of the hold-out rule."""
 
 import collections
 import csv
@@ -101,7 +101,7 @@ def test_the_rule_also_applies_to_samples_without_paths(tmp_path):
     assert [row["truth"] for row in folder.rows("predictions.jsonl")] == [int(labels[i]) for i in sorted(test)]
 
 
-def test_one_folder_trains_the_same_on_any_number_of_processes_and_evaluate_agrees(tmp_path, photos):
+def test_one_folder_gives_the_same_weights_with_any_number_of_processes_and_evaluate_agrees(tmp_path, photos):
     for junk in ("__MACOSX/ant/1.png", "ant/@eaDir/1.png", "notes/readme.txt", "bee/list.txt", "bee/x.tif"):
         (photos / junk).parent.mkdir(parents=True, exist_ok=True)
         (photos / junk).write_bytes(b"x")
@@ -131,7 +131,7 @@ def test_one_folder_trains_the_same_on_any_number_of_processes_and_evaluate_agre
     again = run("evaluate", "--checkpoint", folder / "model.pt", expect=0)
     assert json.loads(again.stdout) == result
     assert "ignored 52 files added since the run began" in again.stderr
-    # Predict each file separately; the rows have class names.
+    # `predict` gives the same classes and scores, for `--test` and for the same files as arguments.
     shown = printed_rows("predict", "--checkpoint", folder / "model.pt", "--test")
     assert [row["file"] for row in shown] == [str(photos / name) for name in record["test"]]
     assert [row["class"] for row in shown] == [row["guess_name"] for row in predictions]
@@ -145,7 +145,7 @@ def test_one_folder_trains_the_same_on_any_number_of_processes_and_evaluate_agre
         assert f"1 of the {len(record['test'])} test files of the run are missing; the first is {record['test'][0]}" in gone.stderr
 
 
-def test_a_stopped_run_resumes_exactly_and_not_with_other_files(tmp_path, photos):
+def test_a_stopped_run_resumes_bit_identically_but_not_with_different_files(tmp_path, photos):
     config = SMALL_NET | {"epochs": 40, "data": own("image-folder", photos, validation=0.15, decode="stream")}
     whole = train(tmp_path, config, output="whole")
     stop_by_sigterm(tmp_path, config, 1, 20)
@@ -179,7 +179,7 @@ def test_a_list_trains_like_the_folder(tmp_path, photos):
     assert run("evaluate", "--checkpoint", listed.path, expect=0).stdout == run("evaluate", "--checkpoint", folder.path, expect=0).stdout
 
 
-def test_a_column_of_a_list_selects_the_sets(tmp_path, photos):
+def test_a_column_of_a_list_assigns_rows_to_sets(tmp_path, photos):
     rows = [(name, label) for label, names in classes_of(photos).items() for name in names]
     parts = ["test" if i % 5 == 0 else "validation" if i % 5 == 1 else "train" for i in range(len(rows))]
     lines = ["path,label,holdout", *(f"{name},{label},{part}" for (name, label), part in zip(rows, parts))]
@@ -196,7 +196,7 @@ def test_a_column_of_a_list_selects_the_sets(tmp_path, photos):
 
 
 def test_a_folder_name_can_look_like_a_fraction(tmp_path, photos):
-    """settings/config_rules_test.cpp tests fractions that are refused."""
+    """settings/config_rules_test.cpp tests invalid fractions."""
     config = SMALL_NET | {"data": own("image-folder", photos) | {"test": "./0.2"}}
     refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run", expect=3)
     assert "/0.2: no such file or folder (data.test)" in refused.stderr, refused.stderr
@@ -208,7 +208,7 @@ class Xxh128(ctypes.Structure):
 
 def sealed(content):
     """Returns the bytes of a checkpoint with a recomputed checksum at the end."""
-    library = ctypes.CDLL("libxxhash.so.0")  # a dependency of apt
+    library = ctypes.CDLL("libxxhash.so.0")  # apt depends on this library
     library.XXH3_128bits.restype = Xxh128
     digest = library.XXH3_128bits(content, ctypes.c_size_t(len(content)))
     return content + struct.pack(">QQ", digest.high, digest.low)
@@ -226,7 +226,7 @@ def test_a_run_whose_validation_set_follows_the_old_rule_is_not_resumed(tmp_path
     assert "was trained on different data" in refused.stderr
 
 
-def test_evaluation_runs_if_unusable_images_leave_fewer_than_the_limit(photos, tmp_path):
+def test_evaluation_works_if_skipping_unusable_images_leaves_fewer_than_the_limit(photos, tmp_path):
     data = own("image-folder", photos, test=0.3, on_bad_sample="skip", limit_test=8)
     whole = train(tmp_path, {**SMALL_NET, "data": data, "epochs": 1}, output="whole")
     (photos / whole.read_json("dataset.json")["test"][0]).write_bytes(b"none")

@@ -65,9 +65,9 @@ def test_unusable_images_are_skipped(tmp_path):
     assert "1 of 17 examined files, such as" in said.stderr and "a/broken.png" in said.stderr
 
 
-def test_an_unusable_image_that_init_did_not_decode_does_not_stop_the_training(tmp_path):
+def test_an_unusable_image_that_init_did_not_decode_does_not_end_the_run(tmp_path):
     photos = paint(tmp_path / "photos", {"a": 70, "b": 70})
-    broken = photos / "a" / "1.png"  # init decodes only every third of 140 images
+    broken = photos / "a" / "1.png"  # of 140 images, init decodes only every third
     broken.write_bytes(broken.read_bytes()[:-20])
     proposed = run("init", photos, expect=0)
     assert "1.png" not in proposed.stderr
@@ -83,7 +83,7 @@ def test_an_unusable_image_that_init_did_not_decode_does_not_stop_the_training(t
      "pictures next to class folders"),
 ], ids=["missing", "an archive", "beside"])
 def test_a_folder_that_cannot_be_trained_on_is_refused(tmp_path, make, message):
-    """app/proposed_config_test.cpp tests more of them."""
+    """app/proposed_config_test.cpp tests more such folders."""
     make(tmp_path / "photos")
     said = run("init", tmp_path / "photos", expect=3)
     assert said.stdout == "" and message in said.stderr, said.stderr

@@ -1,4 +1,4 @@
-"""`cmake --install` creates a relocatable folder."""
+"""`cmake --install` creates a relocatable installation."""
 
 import json
 import re
@@ -11,7 +11,7 @@ TRAINING = {"max_steps": 3, "device": "cpu", "data.limit_train": 300, "data.limi
 
 
 def train_installed(prefix, output, *arguments, **variables):
-    # With MNIST_TRAIN_DATA it would use the repository's data.
+    # With MNIST_TRAIN_DATA set, the program would use the repository's data.
     variables = {**environment(**variables), "MNIST_TRAIN_DATA": ""}
     command = [prefix / "bin" / "mnist-train", "--config", prefix / "share/mnist-train/configs/mnist.json", "--output", output,
                *(f"--set={key}={json.dumps(value)}" for key, value in TRAINING.items()), *arguments]

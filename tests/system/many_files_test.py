@@ -1,4 +1,4 @@
-"""Image folders of 100,000 files: `init` and the first step take seconds, and memory per file is small."""
+"""For an image folder of 100,000 files, `init` and the first step take seconds, and memory per file is small."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def make_folder(folder, files):
 
 
 def start_and_measure(folder, data):
-    """Returns the seconds from launch to the first step, and the memory of all processes in bytes, shared pages counted once."""
+    """Returns the seconds from launch to the first step, and the memory of all processes in bytes, with shared pages counted once."""
     changes = {"data": data, "epochs": 1000, "batch_size": 64, "model": {"name": "mlp"}, "checkpoint": {"every_epochs": 0}}
     begin = time.monotonic()
     with start(folder, changes, processes=2, output="run-" + data["train"].rsplit("-", 1)[1]) as process:

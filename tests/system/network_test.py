@@ -38,7 +38,7 @@ def disturb(process, ended, held):
 
 
 def test_garbage_on_the_ports_changes_nothing(tmp_path):
-    """It is sent from before the rendezvous until the run ends."""
+    """Garbage is sent from before the rendezvous until the run ends."""
     changes = merged(CONFIG, averaging("flat") | {"epochs": 4})
     expected = train(tmp_path, changes, processes=2, output="undisturbed")
     ended, held = threading.Event(), []
@@ -69,7 +69,7 @@ def slowed(process, pid, stop):
 @pytest.mark.clock
 @pytest.mark.sweep
 def test_a_slow_rank_is_reported_and_the_weights_are_the_same(tmp_path):
-    # Steps of several milliseconds, slowed down for more than ten seconds.
+    # Steps take several milliseconds and are slowed down for more than ten seconds.
     changes = LONG_RUN | {"max_steps": 1000}
     expected = train(tmp_path, changes, processes=2, output="undisturbed")
     assert "is slow" not in expected.stderr
@@ -91,7 +91,7 @@ def test_a_slow_rank_is_reported_and_the_weights_are_the_same(tmp_path):
 @pytest.mark.clock
 @pytest.mark.parametrize("strategy, operation", swept([("flat", "all-reduce"), ("shared_memory", "gradient averaging")],
                                                           [("shared_memory", "gradient averaging")]))
-def test_a_hang_reports_which_ranks_wait_for_which(tmp_path, strategy, operation):
+def test_a_hang_is_reported_with_the_ranks_that_wait(tmp_path, strategy, operation):
     changes = merged(LONG_RUN, averaging(strategy) | {"launch": {"hang_timeout_s": 2}})
     with start(tmp_path, changes, processes=3) as process:
         process.wait_for_step(4)
@@ -168,7 +168,7 @@ time.sleep(600)
 
 @contextlib.contextmanager
 def served_store(port):
-    """Serves a store like a torchrun agent."""
+    """Serves a store as a torchrun agent does."""
     agent = subprocess.Popen([sys.executable, "-c", AGENT, str(port)], stdout=subprocess.PIPE, text=True)
     try:
         assert agent.stdout.readline() == "ready\n"

@@ -20,7 +20,7 @@ WITH_DROPOUT = [{"name": "conv2d", "out_channels": 4, "kernel_size": 5}, "relu",
 
 @pytest.fixture(scope="module")
 def cropped(tmp_path_factory):
-    """Returns (data section, images, labels): cropped digits of MNIST, as files and as tensors."""
+    """Returns (data section, images, labels): cropped MNIST digits, as files and as tensors."""
     images, labels = mnist_bytes("train", SAMPLES)
     images = images[:, 7:21, 7:20].copy()
     folder = write_idx_folder(tmp_path_factory.mktemp("data") / "cropped", images, labels)
@@ -46,7 +46,7 @@ def test_a_network_trains_like_the_same_modules_in_pytorch(tmp_path, cropped, na
     assert folder.losses() == pytest.approx(losses, rel=1e-5)
 
 
-def test_dropout_draws_the_same_on_any_number_of_processes(tmp_path):
+def test_dropout_draws_the_same_masks_with_any_number_of_processes(tmp_path):
     config = {"max_steps": 12, "model": {"layers": WITH_DROPOUT}}
     runs = [train(tmp_path, config, processes=processes, output=f"on{processes}") for processes in (1, 3)]
     losses = [each.losses() for each in runs]

@@ -1,4 +1,4 @@
-"""Installs the wheel of scripts/package with pip into an environment with only PyTorch."""
+"""Installs the wheel from scripts/package with pip into an environment with only PyTorch."""
 
 import base64
 import csv
@@ -32,7 +32,7 @@ def wheel(tmp_path_factory):
 
 
 def install(wheel, folder, with_torch):
-    """Creates a virtual environment with the wheel, and with this Python's torch or none, without network access."""
+    """Installs the wheel into a new virtual environment without network access. `with_torch`: adds this Python's torch."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site_packages,) = folder.glob("lib/python3*/site-packages")
     if with_torch:
@@ -78,7 +78,7 @@ def test_pip_accepts_the_metadata_of_the_wheel(wheel, environment):
 
 
 @pytest.mark.sweep
-def test_the_same_build_gives_the_same_bytes(wheel, tmp_path):
+def test_packaging_a_build_twice_gives_identical_wheels(wheel, tmp_path):
     assert package(tmp_path).read_bytes() == wheel.read_bytes()
 
 
@@ -96,7 +96,7 @@ def test_the_wheel_trains_from_any_folder_and_python_execs_the_binary(environmen
     assert summary["status"] == "finished" and summary["world_size"] == 2 and summary["test_accuracy"] > 0.3
 
 
-def test_the_wheels_configs_are_found_by_name(mnist_train):
+def test_configs_in_the_wheel_are_found_by_name(mnist_train):
     for config in (REPOSITORY / "configs").glob("*.json"):
         done = mnist_train("--config", config.stem, "--dry-run")
         assert json.loads(done.stdout)["epochs"] == json.loads(config.read_text()).get("epochs", 10)

@@ -14,7 +14,7 @@ from torch_models import shuffled, training  # noqa: E402  (needs torch)
 from torch_networks import torch_network  # noqa: E402
 
 nn = torch.nn
-SAMPLES, BATCH, EPOCHS, SEED = 300, 64, 4, 4  # 20 steps; the last of each epoch is smaller
+SAMPLES, BATCH, EPOCHS, SEED = 300, 64, 4, 4  # 20 steps; the last batch of each epoch is smaller
 LAYERS = [
     {"name": "conv2d", "out_channels": 6, "kernel_size": 5, "bias": False, "as": "conv1"}, {"name": "batch_norm", "as": "bn1"}, "relu",
     {"name": "max_pool2d", "kernel_size": 2},
@@ -110,7 +110,7 @@ def steps_of_pytorch(config, images, labels):
 
 @pytest.fixture(scope="module")
 def pytorch(digits):
-    """Returns a function that gives the losses and the network of a case, computed once."""
+    """Returns a cached function from a case to its losses and network."""
     return functools.cache(lambda case: steps_of_pytorch(RUN | CASES[case], *digits[1:]))
 
 
@@ -162,7 +162,7 @@ def test_bf16_losses_are_close_and_frozen_weights_stay_fp32(tmp_path, digits, py
     assert_frozen_are_kept(config, trained.weights())
 
 
-def test_an_ema_model_has_the_models_frozen_weights(tmp_path, digits, pytorch):
+def test_an_ema_model_keeps_frozen_weights(tmp_path, digits, pytorch):
     config = configure(tmp_path, digits[0], CASES["backbone"] | {"ema": {"decay": 0.9}})
     averaged = train(tmp_path, config, processes=2)
     assert averaged.losses() == pytest.approx(pytorch("backbone")[0], rel=1e-5)
@@ -172,7 +172,7 @@ def test_an_ema_model_has_the_models_frozen_weights(tmp_path, digits, pytorch):
     assert 1e-4 < distance < abs(plain.weights()["fc2.weight"] - network().fc2.weight.detach().numpy()).max()
 
 
-def test_a_different_list_is_refused_on_resume(tmp_path, digits):
+def test_a_different_list_of_parameters_is_refused_on_resume(tmp_path, digits):
     config = configure(tmp_path, digits[0], CASES["backbone"] | {"checkpoint": {"every_steps": 6}, "max_steps": 6})
     train(tmp_path, config)
     others = config | {"parameters": BACKBONE[:1], "max_steps": 12}
@@ -241,7 +241,7 @@ def with_script(folder, data, script, **changes):
                         "sync_batch_norm": False, **changes})
 
 
-def test_frozen_parameters_of_a_script_stay_frozen(tmp_path, digits):
+def test_frozen_parameters_of_a_torchscript_network_stay_frozen(tmp_path, digits):
     model = Script()
     for part in (model.conv, model.norm):
         part.requires_grad_(False)
@@ -255,7 +255,7 @@ def test_frozen_parameters_of_a_script_stay_frozen(tmp_path, digits):
     assert "weight, bias: frozen" in rows
     thawed = train(tmp_path, config | {"parameters": [{"match": "norm.*", "frozen": False}]}, output="thawed")
     assert {name for name, tensor in thawed.weights().items() if numpy.array_equal(tensor, before[name])} == {"conv.weight", "conv.bias"}
-    # The last parameter does not belong to the last layer.
+    # The last parameter belongs to the PReLU, which is not a head.
     script = torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.PReLU(1)))
     head = with_script(tmp_path, digits[0], script, parameters=[{"match": "head", "learning_rate_factor": 2}])
     refused = run("describe", "--config", write_config(tmp_path, head), expect=2).stderr

@@ -6,7 +6,7 @@ import time
 import pytest
 from support import LONG_RUN, MNIST, assert_gone, merged, send, start, swept, train, wait_until
 
-# Two epochs of 20 steps, a checkpoint every 4 steps, and evaluations of a few dozen batches. All of MNIST, to make loading slow.
+# Two epochs of 20 steps, a checkpoint every 4 steps, and evaluations of a few dozen batches. Loading all of MNIST is slow.
 CONFIG = {"batch_size": 45, "test_batch_size": 40, "data": {"root": str(MNIST.parent), "limit_train": 886, "limit_test": 2000},
           "checkpoint": {"every_steps": 4}, "launch": {"max_restarts": 2}}
 
@@ -29,7 +29,7 @@ def wait_for_a_save(process):
 @pytest.mark.parametrize("phase, step, rank", swept([
     ("rendezvous", 0, 0), ("loading data", 0, 1), ("training", 10, 1), ("evaluation", 0, 0), ("a save", 0, 0)],
     [("rendezvous", 0, 0), ("training", 10, 1), ("a save", 0, 0)]))
-def test_a_rank_killed_in_any_phase_is_detected_at_once_and_the_run_ends_bit_identical(
+def test_a_rank_killed_in_any_phase_is_detected_at_once_and_the_run_ends_bit_identically(
         tmp_path, undisturbed, phase, step, rank):
     with start(tmp_path, CONFIG, processes=2) as process:
         pid = process.wait_for_ranks(2)[rank]

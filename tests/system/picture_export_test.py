@@ -1,4 +1,4 @@
-"""Exports classify image files in other programs with the same pixels, classes and probabilities as `predict`."""
+"""In other programs, exports classify image files with the same pixels, classes and probabilities as `predict`."""
 
 import json
 import sys
@@ -99,7 +99,7 @@ def check_metadata(path, name, outputs, element):
 def test_exports_match_the_probabilities_of_predict_and_describe_the_preprocessing(tmp_path, photos, trained, name):
     folder, (settings, size) = trained(name), DATA[name]
     files = sorted(photos.glob("*/*"))
-    assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # otherwise wrong pixels could pass
+    assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # otherwise wrong pixels could go unnoticed
     module = exported_module(folder.path, tmp_path / "net.py")
     assert module.CLASSES == CLASSES
     model = module.make_model()
@@ -124,7 +124,7 @@ def test_exports_match_the_probabilities_of_predict_and_describe_the_preprocessi
     about = session.get_modelmeta().custom_metadata_map
     mean, std = (torch.tensor(json.loads(about[key])).view(-1, 1, 1) for key in ("mean", "std"))
     pixels = ((images * std + mean) * 255).numpy()
-    if name != "normalised":  # because it resizes normalised images
+    if name != "normalised":  # which resizes normalised images, so pixels are not integers
         assert abs(pixels - pixels.round()).max() <= 1e-3
         for batch in (1, 5, len(files)):
             (found,) = session.run(["probabilities"], {"images": pixels[:batch].round().astype(numpy.uint8)})
@@ -141,7 +141,7 @@ def test_an_onnx_file_has_no_batch_norm(tmp_path, trained):
 
 @pytest.mark.parametrize("fit, channels", [("stretch", 3), ("crop", 1), ("pad", 3)])
 def test_preprocess_gives_the_same_pixels_as_the_program(tmp_path, fit, channels):
-    """Except for JPEG: Pillow's and the program's decoders differ by up to two levels."""
+    """For JPEGs, Pillow's and the program's decoders differ by up to two levels."""
     names = [name for name in [*CORPUS, *DEEP_GRAY] if not name.endswith(".pbm")]
     pictures = tmp_path / "data" / "class"
     pictures.mkdir(parents=True)
@@ -158,12 +158,12 @@ def test_preprocess_gives_the_same_pixels_as_the_program(tmp_path, fit, channels
     wanted = read_pictures([(tmp_path / name, fit, 40, 30, channels, ground) for name in names])
     for name, planes in zip(names, wanted, strict=True):
         if isinstance(planes, str):
-            continue  # the program refuses it
+            continue  # the program refuses this image
         ours = (module.preprocess(tmp_path / name)[0] * 255).round().numpy()
         assert abs(ours - planes).max() <= (2 if name.endswith((".jpg", ".jpeg")) else 0), name
 
 
-def test_weights_without_a_config_get_numbers_as_class_names_and_a_warning(tmp_path, photos, trained):
+def test_exporting_weights_without_a_config_warns_and_uses_numbers_as_class_names(tmp_path, photos, trained):
     run_folder = trained("crop").path
     weights = tmp_path / "model.pt"
     weights.write_bytes((run_folder / "model.pt").read_bytes())
@@ -203,8 +203,8 @@ BUILT_IN = ["torchvision-resnet18", "torchvision-resnet34", "torchvision-resnet5
 
 
 @pytest.mark.parametrize("name", swept(BUILT_IN, ["torchvision-mobilenet_v2", "resnet18"]))
-def test_built_in_networks_are_exported_with_their_batch_norms_folded(tmp_path, name):
-    """Uses running statistics like those of trained networks, and batches of any size."""
+def test_built_in_networks_are_exported_with_batch_norm_folded(tmp_path, name):
+    """Uses running statistics like those of trained networks, and batches of different sizes."""
     write_class_folders(tmp_path / "photos", {label: [numpy.zeros((45, 50, 3), numpy.uint8)] for label in "abc"})
     folder = train(tmp_path, {"data": own_data("image-folder", tmp_path / "photos", size=[45, 50], channels=3),
                               "model": {"name": name}, "max_steps": 1, "batch_size": 3})

@@ -1,7 +1,8 @@
 // Decodes pictures for pixels_test.py. Each line of standard input is
 //   PATH none|stretch|crop|pad HEIGHT WIDTH CHANNELS RED GREEN BLUE
-// (none: its own size), and is answered by a line and the planes:
-//   ok CHANNELS HEIGHT WIDTH, or error MESSAGE
+// (none keeps the size of the picture). The answer is "error MESSAGE", or the line
+//   ok CHANNELS HEIGHT WIDTH
+// followed by the planes.
 
 #include <cstdio>
 #include <fstream>

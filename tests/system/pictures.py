@@ -25,7 +25,7 @@ def write_png(path, pixels):
 
 
 def write_class_folders(folder, images_by_class):
-    """Writes a folder of PNG files per class, named by index; returns all paths."""
+    """Writes one folder of PNG files per class; the files are named by index. Returns all paths."""
     paths = []
     for name, images in images_by_class.items():
         (folder / name).mkdir(parents=True)
@@ -40,7 +40,7 @@ def read_data_uri(uri):
 
 
 def read_preview(config, page, *arguments):
-    """Runs preview; returns the record of each image with its "pixels" [H,W,C], by process."""
+    """Runs preview; returns for each process the records of its images, with "pixels" [H,W,C]."""
     shown = printed_json("preview", "--config", config, "--output", page, "--scale", 1, "--json", *arguments)
     pixels = read_png(page.read_bytes())
     processes = [process["images"] for process in shown["processes"]]

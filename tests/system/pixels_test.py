@@ -1,4 +1,4 @@
-"""Images in all formats that Pillow writes decode and resize to the same pixels as in Pillow and torchvision."""
+"""Images in all supported formats decode and resize to the same pixels as in Pillow and torchvision."""
 
 import io
 import itertools
@@ -129,7 +129,7 @@ def jpegs():
     yield "restarts.jpg", saved(photo("RGB", 90, 70), "JPEG", restart_marker_blocks=2)
     yield "rgb-transform.jpg", saved(photo("RGB", 40, 23), "JPEG", keep_rgb=True)
     yield "cmyk-exif.jpg", saved(photo("CMYK", 40, 23), "JPEG", exif=orientation(8))
-    for transform in (0, 2):  # Adobe's segment: CMYK or YCCK
+    for transform in (0, 2):  # the colour transform in Adobe's segment: CMYK or YCCK
         jpeg = saved(photo("CMYK", 40, 23), "JPEG")
         at = jpeg.index(b"Adobe") + 11
         yield f"adobe-{transform}.jpg", jpeg[:at] + bytes([transform]) + jpeg[at + 1 :]
@@ -251,7 +251,7 @@ def files(tmp_path_factory):
     return folder
 
 
-def test_every_pixel_equals_pillows(files):
+def test_every_pixel_matches_pillow(files):
     assert len(CORPUS) >= 200
     jobs = [(name, channels, ground) for name in CORPUS for channels in (1, 3)
             for ground in (BACKGROUNDS if name.endswith((".png", ".webp", ".bmp")) else BACKGROUNDS[:1])]
@@ -282,7 +282,7 @@ def torchvision_crop(picture, height, width):
     torch = pytest.importorskip("torch")
     v2 = pytest.importorskip("torchvision.transforms.v2")
     chain = v2.Compose([v2.Resize(height, antialias=True), v2.CenterCrop((height, width))])
-    if 1 in (height, *picture.size):  # torchvision 0.26 fails on some such tensors
+    if 1 in (height, *picture.size):  # torchvision 0.26 fails on some tensors of such sizes
         return planes(chain(picture))
     return chain(torch.from_numpy(planes(picture).copy())).numpy()
 
@@ -304,7 +304,7 @@ def test_every_fit_matches_torchvision_and_pillow(tmp_path):
             if h == w and max(width / height, height / width) < 1000:
                 jobs.append((path, "crop", h, w, channels, ground))
                 wanted.append(torchvision_crop(picture, h, w))
-            if min(height / width * w, width / height * h) >= 1:  # else Pillow fails
+            if min(height / width * w, width / height * h) >= 1:  # Pillow fails otherwise
                 jobs.append((path, "pad", h, w, channels, ground))
                 wanted.append(pillow_pad(picture, h, w, ground))
     found = read_pictures(jobs)
@@ -323,7 +323,7 @@ def test_thin_images_work_with_every_fit(tmp_path):
             assert ([10, 20, 30] == pixels[:, 32, 32]).all()
 
 
-def test_truncated_and_other_files_are_refused(files, tmp_path):
+def test_truncated_files_are_refused(files, tmp_path):
     jobs = []
     for name in ("RGB-64x33.png", "RGB-2-75.jpg", "RGBA-True-120.webp", "RGB-False-120.webp", "RGB-33x64.bmp", "17x9.ppm", "runs.bmp"):
         for part in (0.1, 0.5, 0.9):

@@ -1,4 +1,4 @@
-"""Tests custom networks in libraries: built against an installation outside of the repository, trained, resumed, refused."""
+"""Tests plug-in networks: built against an installation outside the repository, trained, resumed and refused."""
 
 import os
 import re
@@ -107,8 +107,8 @@ def stub(prefix, tmp_path_factory):
 
 # Name: (arguments of `stub`, parts of the message).
 REFUSED = {
-    "another interface": ({"api": 2}, ["version 2 of mnist_train/model.h", "this program needs version 1", "rebuild it"]),
-    "another LibTorch": ({"torch": "2.4.1"}, ["LibTorch 2.4.1"]),
+    "a different interface": ({"api": 2}, ["version 2 of mnist_train/model.h", "this program needs version 1", "rebuild it"]),
+    "a different LibTorch": ({"torch": "2.4.1"}, ["LibTorch 2.4.1"]),
     "no entry": ({"entry": "something"}, ["has no function mnist_train_classifier"]),
     "missing symbol": ({"before": "void missing();", "make": "missing();"}, ["cannot be loaded", "undefined symbol", "missing"]),
     "an exception": ({"make": 'throw std::runtime_error("no such kernel");'}, ["cannot create its network: no such kernel"]),
@@ -135,6 +135,6 @@ def test_a_file_that_is_not_a_library_is_refused(tmp_path):
     ("std::exit(0);", "exited with status 0 before the run was over"),
     ("std::abort();", "was killed by signal 6"),
 ])
-def test_a_plug_in_that_ends_its_process_is_a_lost_rank(tmp_path, stub, make, cause):
+def test_a_plug_in_that_ends_its_process_is_reported_as_a_lost_rank(tmp_path, stub, make, cause):
     lost = train(tmp_path, with_plugin(stub(make), {}), processes=2, expect=4)
     assert re.search(rf"rank [01] \(pid \d+\) {cause}", lost.stderr), lost.stderr

@@ -18,8 +18,8 @@ def test_bf16_training_is_close_to_fp32(tmp_path):
     assert all(tensor.dtype == "float32" for tensor in rounded.weights().values())
 
 
-def test_processors_with_fewer_instruction_sets_train_alike(tmp_path):
-    """Disables instruction sets of this CPU; if it lacks one anyway, both runs use the same code."""
+def test_losses_match_on_processors_with_fewer_instruction_sets(tmp_path):
+    """Disables instruction sets of this CPU; if it lacks them anyway, both runs use the same code."""
     variables = {"MNIST_TRAIN_TEST_WITHOUT": "avx512"}
     for name, precision, tolerance in (("net", "fp32", 1e-4), ("net", "bf16", 0.02)):
         changes = {"epochs": 1, "max_steps": 10, "log_interval": 1, "model": {"name": name}, "precision": precision}
@@ -50,7 +50,7 @@ OVERFLOWS = [
 
 
 def overflowing(folder):
-    """Returns weights and large images for which the loss is finite, but the gradient of conv1.weight overflows."""
+    """Returns config changes with weights and large pixel values for which the loss is finite, but the gradient of conv1.weight overflows."""
     model = MODELS["net"]()
     with torch.no_grad():
         model.conv1.weight.zero_()
@@ -73,7 +73,7 @@ def test_a_gradient_that_overflows_under_a_finite_loss_ends_the_run_before_anyth
 
 
 @pytest.mark.parametrize("strategy", ["flat", "bucketed"])
-def test_a_sum_too_large_for_fp16_ends_the_run_before_anything_is_saved(tmp_path, strategy):
+def test_a_gradient_sum_too_large_for_fp16_ends_the_run_before_anything_is_saved(tmp_path, strategy):
     changes = {"gradient_averaging": {"strategy": strategy, "compression": "fp16"}, "data": {"normalize": {"mean": [0], "std": [1e-6]}}}
     assert_nothing_is_saved(tmp_path, changes, 2)
     changes["gradient_averaging"]["compression"] = "bf16"

@@ -91,7 +91,7 @@ def test_images_get_the_same_preprocessing_as_test_images(tmp_path, digits):
     assert accuracy == pytest.approx(run_folder.summary()["test_accuracy"]) and accuracy > 0.5
     config = run_folder.path / "config.json"
     assert predict(run_folder.path / "model.pt", "--config", config, *files) == rows
-    assert predict(run_folder.path / "model.pt", *files) == rows  # uses the config.json beside it
+    assert predict(run_folder.path / "model.pt", *files) == rows  # with the config.json beside the weights
 
 
 def test_large_and_coloured_images_are_converted(tmp_path, checkpoint, digits):

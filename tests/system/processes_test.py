@@ -8,21 +8,21 @@ from support import averaging, merged, printed_json, relative_difference, train,
 TOLERANCE = 1e-4
 STEPS = 20
 
-# 20 steps each. Batches are small: sometimes rounding changes which of two nearly equal pixels max pooling selects, and then a
-# gradient changes by more than rounding; this is more likely with more samples.
+# 20 steps each. Batches are small because rounding can change which of two nearly equal pixels max pooling selects, which changes
+# the gradient by more than rounding; this is more likely with more samples.
 WORKLOADS = {
     "even batches": {"batch_size": 30, "max_steps": STEPS},
-    "batches that do not divide": {"batch_size": 4, "max_steps": STEPS},
+    "batches that do not divide evenly": {"batch_size": 4, "max_steps": STEPS},
     "fewer samples than processes": {"batch_size": 2, "max_steps": STEPS},
-    "a tail of one sample": {"batch_size": 32, "epochs": 10, "data": {"limit_train": 33}},
+    "a last batch of one sample": {"batch_size": 32, "epochs": 10, "data": {"limit_train": 33}},
 }
-CASES = [("even batches", 2, "shared_memory"), ("batches that do not divide", 3, "bucketed"),
-         ("fewer samples than processes", 3, "shared_memory"), ("a tail of one sample", 3, "flat")]
+CASES = [("even batches", 2, "shared_memory"), ("batches that do not divide evenly", 3, "bucketed"),
+         ("fewer samples than processes", 3, "shared_memory"), ("a last batch of one sample", 3, "flat")]
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Returns a function that trains a workload on one process, once."""
+    """Returns a cached function from a workload to its run on one process."""
     return functools.cache(lambda workload: train(tmp_path_factory.mktemp("alone"), WORKLOADS[workload]))
 
 
@@ -34,7 +34,7 @@ def test_weights_match_those_of_one_process(tmp_path, alone, workload, processes
     assert summary["steps"] == expected["steps"] == STEPS
     assert summary["samples_seen"] == expected["samples_seen"]
     assert relative_difference(folder.weights(), alone(workload).weights()) < TOLERANCE
-    if workload == "a tail of one sample":
+    if workload == "a last batch of one sample":
         counts = [[epoch["train_accuracy"] * 33 for epoch in each.epochs()] for each in (folder, alone(workload))]
         assert summary["samples_seen"] == 10 * 33 and counts[0] == pytest.approx(counts[1])
         assert counts[1] == pytest.approx([round(count) for count in counts[1]])

@@ -1,5 +1,5 @@
-"""Networks with the parameter names and shapes of published ones: weights saved by the originals load strictly, and give the
-same logits."""
+"""Tests networks with the parameter names and shapes of published networks: weights saved by the originals load strictly and
+give the same logits."""
 
 import numpy
 import pytest
@@ -14,7 +14,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def randomized(model):
-    """Sets batch norm statistics and weights that differ by channel, as in trained networks."""
+    """Sets batch norm statistics and weights that differ per channel, as in trained networks."""
     torch.manual_seed(3)
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):

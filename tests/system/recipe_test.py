@@ -12,12 +12,12 @@ from torch_models import MODELS, training  # noqa: E402
 
 DECAY = 0.6  # the decay warm-up reaches it at step 13
 # Per model: samples (all in every batch), steps, test images, tensors to compare, and their relative tolerance. Rounding errors
-# grow through twenty batch norms (see surface_test.py), and their biases consist almost only of rounding.
+# grow through twenty batch norms (see surface_test.py), and biases of convolutions before them are almost pure rounding error.
 AVERAGED = {"net": (100, 20, 200, "", 1e-3), "resnet18": (32, 2, 20, "running_", 5e-3)}
 
 
 def averaged_by_pytorch(name, path):
-    """Trains from the weights of a file; returns the weights and their EMA by TensorFlow's rule."""
+    """Trains from the weights of a file; returns the model and its EMA model by TensorFlow's rule."""
     samples, steps, *_ = AVERAGED[name]
     images, labels = map(torch.from_numpy, read_mnist("train", samples))
     model, average = MODELS[name](), MODELS[name]()

@@ -1,4 +1,4 @@
-"""After a process is lost, all processes restart quickly from a snapshot in memory and end bit-identical."""
+"""After a process is lost, all processes restart quickly from a snapshot in memory and end with bit-identical weights."""
 
 import os
 import random
@@ -14,7 +14,7 @@ STEPS = 200  # five epochs of 40 steps
 # Only one checkpoint, at the end: without snapshots in memory, all steps would be repeated.
 CONFIG = {"epochs": 5, "batch_size": 64, "data": {"limit_train": 2560, "limit_test": 500},
           "checkpoint": {"every_epochs": 5, "keep_best": False}, "launch": {"max_restarts": 20}}
-ROOMY_S = 5  # generous: a tenth of a second on an idle machine
+ROOMY_S = 5  # generous: a restart takes a tenth of a second on an idle machine
 
 
 def parent(pid):
@@ -96,13 +96,13 @@ def test_a_fork_server_killed_before_it_forks_ranks_is_replaced(tmp_path, undist
         assert not process.ranks()
         send(process.fork_server(), signal.SIGKILL)
         assert process.wait() == 0, process.stderr
-        assert "restarting" not in process.stderr or "could not be started" in process.stderr  # it had already been asked for ranks
+        assert "restarting" not in process.stderr or "could not be started" in process.stderr  # the server had already been asked for ranks
         assert "restart 2 of 20" not in process.stderr
     assert process.run_folder.digest() == undisturbed.digest()
 
 
-def test_the_next_attempt_writes_a_checkpoint_that_was_interrupted(tmp_path):
-    """Each time, the rank dies in the first write of the checkpoint."""
+def test_a_checkpoint_interrupted_by_a_kill_is_written_by_the_next_attempt(tmp_path):
+    """Each time, rank 0 is killed during the first write of the checkpoint."""
     config = merged(CONFIG, {"checkpoint": {"every_steps": 10, "keep": 100, "every_epochs": 1, "keep_best": True}})
     (tmp_path / "undisturbed").mkdir()
     expected = train(tmp_path / "undisturbed", config, processes=2)

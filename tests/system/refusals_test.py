@@ -1,4 +1,4 @@
-"""Tests refused starts: messages, the processes that print them, and that no files are left."""
+"""Tests refused starts: the messages, the processes that print them, and that no files are left behind."""
 
 import json
 import re
@@ -92,7 +92,7 @@ def test_data_in_another_format_is_refused_with_a_remedy(tmp_path, data_format, 
         assert ('data.format to "image-list"' in first) == (name == "train.csv")
 
 
-def test_json_of_300_000_keys_is_refused_or_read_within_seconds(tmp_path):
+def test_json_with_300_000_keys_is_refused_or_read_within_seconds(tmp_path):
     keys = 300_000
     tensors = {f"layer{number}": {"dtype": "U8", "shape": [1], "data_offsets": [number, number + 1]} for number in range(keys)}
     many = {f"k{number}": number for number in range(keys)}
@@ -109,7 +109,7 @@ def test_json_of_300_000_keys_is_refused_or_read_within_seconds(tmp_path):
         (["evaluate", "--checkpoint", "state.safetensors"], 2),
         (["report", trained, "--output", "page.html"], 0),
     ):
-        run(*command, folder=tmp_path, timeout=20, expect=code)  # comparing each key with all others takes minutes
+        run(*command, folder=tmp_path, timeout=20, expect=code)  # comparing each key with all others would take minutes
 
 
 def test_all_ranks_exit_at_once_if_rank_0_refuses_the_folder(tmp_path):

@@ -52,7 +52,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Returns the same run on one and on three processes."""
+    """Returns the same run with one and with three processes, by number of processes."""
     folder = tmp_path_factory.mktemp("finished")
     return {count: train(folder, SHOWN, processes=count, output=f"run{count}") for count in (1, 3)}
 
@@ -189,7 +189,7 @@ def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
     assert [start["data"]["train"] for start in starts] == [5120, 5120] and "class_names" not in starts[0]["data"]
 
 
-def test_an_unwritable_page_does_not_end_a_run_but_lost_predictions_do(tmp_path):
+def test_an_unwritable_page_does_not_end_a_run_but_unwritable_predictions_do(tmp_path):
     (tmp_path / "first" / "report.html").mkdir(parents=True)
     folder = train(tmp_path, SHOWN | {"epochs": 2}, output="first")
     assert folder.stderr.count("the run continues without its report") == 1

@@ -45,7 +45,7 @@ def cgroup(controller, limit):
 
 
 def inside(folder):
-    """Returns a wrapper command that enters a cgroup and execs the command after it."""
+    """Returns a wrapper command that enters a cgroup and execs the command that follows."""
     return ["bash", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "bash"]
 
 
@@ -54,7 +54,7 @@ def can_mount():
 
 
 def run_within(before, tmp_path, changes, timeout=60, **others):
-    """Runs a training on two processes with the wrapper command `before`; fails if it hangs."""
+    """Trains on two processes under the wrapper command `before`; fails if the run hangs."""
     config = write_config(tmp_path, changes)
     return run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, before=before, timeout=timeout, **others)
 
@@ -191,7 +191,7 @@ def test_a_limit_on_a_users_processes_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("closed", swept(["<&-", ">&-", "2>&-", "<&- >&- 2>&-"], ["2>&-", "<&- >&- 2>&-"]))
-def test_output_to_closed_standard_streams_goes_into_no_file(tmp_path, closed):
+def test_output_to_closed_standard_streams_does_not_end_up_in_a_file(tmp_path, closed):
     config = write_config(tmp_path, {"max_steps": 3})
     command = f"{BINARY} --config {config} --output {tmp_path}/run --nproc-per-node 2 {closed}"
     assert subprocess.run(["bash", "-c", command], env=environment(), check=False, timeout=LONG_S).returncode == 0
@@ -259,7 +259,7 @@ def test_an_endless_config_is_refused(tmp_path):
 @pytest.mark.sweep
 def test_a_config_from_a_pipe_that_stays_open_is_refused():
     read_end, write_end = os.pipe()
-    os.write(write_end, b'{"epochs": 1')  # then no more data and no end of file
+    os.write(write_end, b'{"epochs": 1')  # followed by neither data nor end of file
     refused = run("--config", "-", "--dry-run", stdin=read_end, expect=2)
     os.close(read_end)
     os.close(write_end)
@@ -277,7 +277,7 @@ def test_names_and_data_cannot_inject_lines_or_terminal_escapes(tmp_path):
     assert not [line for line in refused.stderr.splitlines() if line.startswith("mnist-train failed: forged")]
 
 
-# Makes pidfd_open fail with ENOSYS, as before Linux 5.3 and in some sandboxes, and execs the command after it.
+# Makes pidfd_open fail with ENOSYS, as before Linux 5.3 and in some sandboxes, and execs the command that follows.
 WITHOUT_PIDFD = [sys.executable, "-c", """
 import ctypes, os, struct, sys
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2

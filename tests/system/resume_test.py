@@ -1,4 +1,4 @@
-"""An interrupted and resumed run ends like an uninterrupted one."""
+"""A run that is interrupted and resumed has the same outcome as an uninterrupted one."""
 
 import functools
 import re
@@ -16,7 +16,7 @@ TOTAL = 3 * PER_EPOCH
 # Batches of 45 samples are not divisible by 2, and the last batch of an epoch has 31.
 CONFIG = {"epochs": 3, "batch_size": 45, "data": {"limit_train": 886}}
 RESUME = ("--resume", "auto")
-# (Processes, changes to CONFIG.) Together they cover all state that a run must restore between two steps.
+# Name: (processes, changes to CONFIG). Together, they cover all state that a resumed run must restore within an epoch.
 RECIPES = {
     "plain": (1, {}),
     "bf16": (2, averaging("shared_memory") | {
@@ -45,7 +45,7 @@ RECIPES = {
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Returns a function from a number of processes to the complete run, trained once."""
+    """Returns a cached function from (processes, strategy) to the complete run."""
     return functools.cache(lambda processes, strategy: train(tmp_path_factory.mktemp("whole"), CONFIG | averaging(strategy),
                                                              processes=processes))
 
@@ -64,7 +64,7 @@ def same_outcome(folder, expected):
 
 
 def cut_short(folder, changes, processes, step):
-    """Starts a run and kills it at least one step after a checkpoint; returns its folder."""
+    """Starts a run and kills it after `step`; returns its folder."""
     with start(folder, changes, processes=processes) as process:
         process.wait_for_step(step)
         process.send(signal.SIGKILL)
@@ -73,7 +73,7 @@ def cut_short(folder, changes, processes, step):
 
 
 def check_that_a_stopped_run_resumes(folder, changes, processes):
-    """Asserts that a stopped run resumes to the outcome of an undisturbed one, which it returns."""
+    """Asserts that a stopped and resumed run has the same outcome as an undisturbed one; returns the undisturbed run."""
     whole = train(folder, changes, processes=processes, output="whole")
     step = whole.last_step() // 2 + 2
     stopped = stop_by_sigterm(folder, changes, processes, step)
@@ -106,8 +106,8 @@ def test_resume_warns_if_a_new_length_changes_the_schedule(tmp_path):
 
 def test_a_killed_run_resumes_from_a_checkpoint_within_an_epoch(tmp_path, uninterrupted):
     changes = CONFIG | averaging("flat") | {"checkpoint": {"every_steps": 8, "every_epochs": 0, "keep_best": False}}
-    folder = cut_short(tmp_path, changes, 3, 3 * 8 + 1)  # the third checkpoint may be in progress, the second is complete
-    folder.checkpoints()[-1].unlink()  # ensures recorded steps after the newest checkpoint
+    folder = cut_short(tmp_path, changes, 3, 3 * 8 + 1)  # the third checkpoint may be incomplete, but the second is not
+    folder.checkpoints()[-1].unlink()  # so that steps after the newest checkpoint are recorded
     saved = int(folder.checkpoints()[-1].stem[5:])
     assert saved % 8 == 0 and folder.last_step() > saved
     with open(folder.path / "metrics.jsonl", "a") as file:
@@ -118,7 +118,7 @@ def test_a_killed_run_resumes_from_a_checkpoint_within_an_epoch(tmp_path, uninte
     same_outcome(resumed, uninterrupted(3, "flat"))
 
 
-def test_a_resume_removes_the_files_of_a_killed_writer_even_if_it_saves_nothing(tmp_path):
+def test_a_resume_removes_partial_files_of_a_killed_run_even_if_it_saves_nothing(tmp_path):
     folder = train(tmp_path, CONFIG | {"max_steps": 3})
     left = [folder.path / name for name in ("checkpoints/.best.partial-77", "summary.json.partial-77")]
     for steps in (3, 5):
@@ -175,7 +175,7 @@ def test_a_given_checkpoint_resumes_in_another_folder(tmp_path, uninterrupted, w
     assert [path.name for path in with_checkpoints.checkpoints()] == names
 
 
-def test_an_older_checkpoint_of_the_same_folder_takes_the_run_back(tmp_path, uninterrupted, with_checkpoints):
+def test_a_run_can_go_back_to_an_older_checkpoint_of_its_folder(tmp_path, uninterrupted, with_checkpoints):
     shutil.copytree(with_checkpoints.path, tmp_path / "run")
     resumed = train(tmp_path, CONFIG, "--resume", tmp_path / "run/checkpoints/step-00000012.safetensors", processes=2)
     same_outcome(resumed, uninterrupted(2, "flat"))
@@ -243,8 +243,8 @@ def test_a_checkpoint_is_refused_if_the_data_files_have_changed(tmp_path):
     assert "was trained on different data: its config names the same data, so the files differ" in refused.stderr
 
 
-def test_a_resume_on_another_number_of_processes_uses_each_sample_once(tmp_path):
-    # Small batches, so that rounding changes few max poolings (see processes_test.py).
+def test_a_resume_with_a_different_number_of_processes_uses_each_sample_once(tmp_path):
+    # Batches are small, so that rounding rarely changes which pixel max pooling selects (see processes_test.py).
     changes = {"epochs": 1, "batch_size": 8, "data": {"limit_train": 157}, "checkpoint": {"every_steps": 7, "keep": 9}}
     whole = train(tmp_path, changes, processes=2, output="whole")
     resumed = train(tmp_path, changes, "--resume", whole.checkpoints()[0], processes=3)
@@ -257,7 +257,7 @@ def test_a_resume_on_another_number_of_processes_uses_each_sample_once(tmp_path)
 
 
 @pytest.mark.clock
-def test_a_folder_in_use_is_refused_with_the_pid_and_free_after_a_kill(tmp_path):
+def test_a_folder_in_use_is_refused_with_the_pid_and_is_free_after_a_kill(tmp_path):
     with start(tmp_path, CONFIG | {"epochs": 1000}, processes=2) as first:
         first.wait_for_step(1)
         for flags in (RESUME, ()):

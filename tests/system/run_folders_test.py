@@ -27,7 +27,7 @@ def evaluated(*arguments):
 def test_a_run_folder_resolves_to_its_best_checkpoint_else_the_newest_else_its_weights(copy):
     folder = copy / "checkpoints"
     first, newest = sorted(folder.glob("step-*"))
-    shutil.copyfile(first, folder / "best.safetensors")  # so that the two differ
+    shutil.copyfile(first, folder / "best.safetensors")  # so that best and newest differ
     for name in (first, newest):
         assert evaluated("--checkpoint", name)[1] == ""
     best, said = evaluated("--checkpoint", copy)
@@ -134,7 +134,7 @@ def test_no_command_overwrites_files_of_a_run(tmp_path):
 
 @pytest.mark.parametrize("command, names", [("preview", ("g.jpg", "g.pt", "config.json")),
                                             ("report", ("x.png", "x.JSON", "x.pt"))])
-def test_images_and_pages_refuse_names_of_other_file_types(tmp_path, command, names):
+def test_preview_and_report_refuse_names_of_other_file_types(tmp_path, command, names):
     arguments = ("--config", write_config(tmp_path)) if command == "preview" else (tmp_path,)
     for name in names:
         assert f"{command} writes ." in run(command, *arguments, "--output", tmp_path / name, expect=2).stderr

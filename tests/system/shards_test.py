@@ -1,4 +1,4 @@
-"""`deterministic: {"shards": 4}`: runs are bit-identical for 1 to 4 processes."""
+"""With `deterministic: {"shards": 4}`, runs are bit-identical for 1 to 4 processes."""
 
 import signal
 
@@ -10,7 +10,7 @@ BY_SHARDS = {"deterministic": {"shards": 4}, "batch_size": 46, "data": {"limit_t
              "checkpoint": {"keep_best": False}, "test_batch_size": 50}
 RESNET18 = {"epochs": 1, "batch_size": 22, "data": {"limit_train": 47, "limit_test": 20}}
 MODELS = {"net": {}, "lenet": {}, "resnet18": RESNET18}
-# Features in which disagreement between ranks would show: decisions by test loss, EMA, gathered statistics, clipping, random draws.
+# Features that would reveal disagreement between ranks: decisions by test loss, EMA, gathered statistics, clipping, random draws.
 FULL = {"schedule": {"name": "plateau", "patience": 0}, "ema": {"decay": 0.9}, "max_gradient_norm": 1, "epochs": 3,
         "label_smoothing": 0.1, "optimizer": "adam", "gradient_accumulation_steps": 2,
         "parameters": [{"match": "0.*", "frozen": True}, {"match": "6.*", "learning_rate_factor": 2}],
@@ -33,7 +33,7 @@ def results(folder):
             [(step["step"], step["loss"]) for step in folder.steps()])
 
 
-OTHERS = [  # model, processes and strategies besides one process
+OTHERS = [  # model, (processes, strategy) to compare with one process
     ("net", [(2, "shared_memory"), (3, "flat"), (4, "shared_memory")]), ("resnet18", [(3, "shared_memory")])]
 
 
@@ -48,7 +48,7 @@ def test_the_hash_is_the_same_for_any_number_of_processes(tmp_path, model, other
 
 
 @pytest.mark.parametrize("shards, precision, mix", swept([(3, "fp32", "cutmix"), (5, "bf16", "mixup")], [(3, "fp32", "cutmix")]))
-def test_everything_besides_gradients_is_computed_by_shard_too(tmp_path, shards, precision, mix):
+def test_a_run_with_all_features_is_bit_identical_for_any_number_of_processes(tmp_path, shards, precision, mix):
     changes = merged(BY_SHARDS, FULL | {"precision": precision, "deterministic": {"shards": shards}, "data": {
         "validation": 0.1, "augment": AUGMENT + [{"name": mix, "scope": "global"}]}})
     expected = results(train(tmp_path, changes, processes=1, output="1"))
@@ -57,7 +57,7 @@ def test_everything_besides_gradients_is_computed_by_shard_too(tmp_path, shards,
         assert results(folder) == expected, (processes, strategy)
 
 
-def test_resuming_on_other_numbers_of_processes_is_bit_identical(tmp_path):
+def test_resuming_with_different_numbers_of_processes_is_bit_identical(tmp_path):
     changes = config("lenet", "bf16", checkpoint={"every_steps": 3}, epochs=2)
     expected = train(tmp_path, changes, processes=2, output="whole")
     steps = len(expected.steps())
@@ -73,7 +73,7 @@ def test_resuming_on_other_numbers_of_processes_is_bit_identical(tmp_path):
 
 
 @pytest.mark.sweep
-def test_a_run_that_loses_a_rank_ends_bit_identical(tmp_path):
+def test_a_run_that_loses_a_rank_ends_bit_identically(tmp_path):
     changes = config("net", "bf16", checkpoint={"every_steps": 3}, launch={"max_restarts": 1})
     expected = results(train(tmp_path, changes, processes=1, output="whole"))
     with start(tmp_path, changes, processes=3) as process:
@@ -97,7 +97,7 @@ def test_torchrun_trains_bit_identically(tmp_path):
 def test_more_processes_than_shards_are_refused(tmp_path):
     refused = train(tmp_path, config(deterministic={"shards": 2}), processes=3, expect=2)
     assert "asks for 3 processes" in refused.stderr
-    # By default there are as many processes as shards.
+    # By default, there are no more processes than shards.
     alone = tmp_path / "alone"
     run("--config", write_config(tmp_path, config(deterministic={"shards": 1})), "--output", alone, "--set",
         "max_steps=1", folder=tmp_path, expect=0)

@@ -1,8 +1,9 @@
 """Tests file systems that fail or lack features, emulated with strace.
 
-Every system call that writes a checkpoint fails once, and either the old or the new checkpoint must be intact. A run with a
-checkpoint is resumed and writes the next; the N-th system call of a kind on that file or its folder fails or kills the process; N
-increases until there is no such call. This takes minutes, so only some writes are tested without MNIST_TRAIN_FULL_SWEEP=1.
+Each system call that writes a checkpoint fails once, and either the old or the new checkpoint must be intact. A run with a
+checkpoint is resumed and writes the next one; the N-th system call of one kind on the new file or its folder fails or kills the
+process. N increases until there is no such call. This takes minutes, so only some writes are tested by default; all of them are
+tested with MNIST_TRAIN_FULL_SWEEP=1.
 """
 
 import fcntl
@@ -19,7 +20,7 @@ FULL = bool(os.environ.get("MNIST_TRAIN_FULL_SWEEP"))
 CONFIG = {"epochs": 1, "batch_size": 32, "max_steps": 4, "data": {"limit_train": 256, "limit_test": 10},
           "checkpoint": {"every_steps": 2, "keep_best": False}}
 CALLS = "openat,write,fsync,rename,close"
-# (System call, injected fault, whether every failure must end the run: open also lists folders.)
+# (System call, injected fault, whether every failure must end the run; openat and close are also called to list folders.)
 FAULTS = [("openat", "error=EIO", False), ("write", "error=ENOSPC", True), ("write", "error=EIO", True),
           ("fsync", "error=EIO", True), ("rename", "error=EIO", True), ("close", "error=EIO", False),
           *((call, "signal=KILL", True) for call in CALLS.split(","))]
@@ -57,12 +58,12 @@ def half(tmp_path_factory):
 
 
 def resume(folder, config, fault):
-    """Resumes as the only rank of another launcher, so that it is a single process whose pid is known before it starts."""
-    quickly = "" if "signal" in fault else "--seccomp-bpf"  # prevents strace 6.1 from injecting signals
+    """Resumes as the only rank of another launcher, so that the run is a single process whose pid is known before it starts."""
+    quickly = "" if "signal" in fault else "--seccomp-bpf"  # the flag prevents strace 6.1 from injecting signals
     done = run("--config", config, "--output", folder / "run", "--resume", "auto", timeout=60,
                before=["bash", "-c", SCRIPT, "bash", folder / "run", folder / "trace"],
                variables=rank_variables() | {"CALLS": CALLS, "FAULT": fault, "QUICKLY": quickly})
-    # The tracer is a separate process, which may still have to write a line.
+    # The tracer is a separate process and may not have written its last line yet.
     wait_until(lambda: (folder / "trace").read_text().rstrip().endswith("+++"), "the end of the trace", 10)
     return done, (folder / "trace").read_text()
 
@@ -100,7 +101,7 @@ def numbers(call):
 
 
 @pytest.mark.parametrize("call, kind, must_fail", swept(FAULTS, QUICK), ids=[f"{call} {kind}" for call, kind, _ in FAULTS])
-def test_a_checkpoint_is_old_or_new_whichever_system_call_fails(tmp_path, half, whole, call, kind, must_fail):
+def test_the_old_or_the_new_checkpoint_is_intact_whichever_system_call_fails(tmp_path, half, whole, call, kind, must_fail):
     hits = []
     for number in numbers(call):
         if not check(tmp_path / str(number), half, whole, call, kind, must_fail, number):
@@ -114,7 +115,7 @@ def test_a_checkpoint_is_old_or_new_whichever_system_call_fails(tmp_path, half, 
 
 
 def inject(folder, calls, *command, paths=(), expect=0):
-    """Runs a command in which all `calls` fail, only on `paths` if given; returns the result and the trace."""
+    """Runs a command in which all `calls` fail, or only those on `paths`; returns the result and the trace."""
     (call, _, fault) = calls.partition(":")
     only = [word for path in paths for word in ("-P", path)]
     failing = ["-e", f"inject={call}:{fault}"] if fault else []
@@ -141,7 +142,7 @@ def test_a_run_trains_with_one_warning_if_file_locks_are_unsupported(tmp_path):
     assert str(tmp_path / "run") in warning and str(pid) not in done.stderr
 
 
-def test_a_report_acquires_no_lock_and_detects_a_running_run(tmp_path, half):
+def test_a_report_acquires_no_lock_and_detects_a_run_in_progress(tmp_path, half):
     folder = shutil.copytree(half.path, tmp_path / "run")
     (folder / "summary.json").unlink()
     command = ["report", folder, "--output", tmp_path / "page.html"]

@@ -1,4 +1,4 @@
-"""Decoding images during training gives the same results as decoding them before it."""
+"""Decoding images during training gives the same results as decoding them before training."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from support import (BINARY, environment, merged, printed_json, rank_variables, 
 
 COUNT = 900
 TOLERANCE = 1e-5
-# All keys that select or change samples.
+# Sets all keys that select or change samples.
 BUSY = {
     "epochs": 2,
     "batch_size": 64,
@@ -23,7 +23,7 @@ BUSY = {
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """Returns the first samples of MNIST as an LMDB of JPEG and as class folders of PNG."""
+    """Returns a folder with the first samples of MNIST as an LMDB of JPEGs and as class folders of PNGs."""
     folder = tmp_path_factory.mktemp("sets")
     for target in ("lmdb", "image-folder"):
         run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"{target}:{folder / target}", expect=0)
@@ -57,11 +57,10 @@ def test_streaming_trains_bit_identically(tmp_path, sets, decoded_before, proces
     for name in ("accuracies.json", "predictions.jsonl"):
         assert (folder.path / name).read_bytes() == (before.path / name).read_bytes()
     assert folder.summary()["samples_seen"] == before.summary()["samples_seen"] == 2 * trained_on(before)
-    assert folder.summary()["data_hash"] != before.summary()["data_hash"]  # hash of the list, not of the pixels
+    assert folder.summary()["data_hash"] != before.summary()["data_hash"]  # the hash of the file list, not of the pixels
 
 
-def test_a_streamed_run_resumes_within_an_epoch_on_another_number_of_processes(tmp_path, sets,
-                                                                                                decoded_before):
+def test_a_streamed_run_resumes_within_an_epoch_with_the_same_or_fewer_processes(tmp_path, sets, decoded_before):
     config = config_of(sets, decode="stream")
     for processes, others in ((2, 2), (2, 1)):
         output = f"{processes}-{others}"
@@ -74,7 +73,7 @@ def test_a_streamed_run_resumes_within_an_epoch_on_another_number_of_processes(t
 
 
 @pytest.mark.sweep
-def test_each_process_streams_its_own_set_and_shares_may_change(tmp_path, sets):
+def test_streaming_works_with_train_per_process_and_split_by_throughput(tmp_path, sets):
     own = [str(sets / "image-folder" / "train" / name) for name in "37"]
     changes = {"train": None, "train_per_process": own, "limit_train": None, "validation": 0}
     config = merged(config_of(sets, **changes), {"epochs": 1, "max_steps": 20})

@@ -38,7 +38,7 @@ MARK = "MNIST_TRAIN_TEST_MARK"
 LONG_S = 120  # timeout of programs that exit on their own, generous enough for a loaded machine
 STRATEGIES = ("flat", "bucketed", "shared_memory")
 
-# launch/status_board.h: phase, wait, epoch, step, batch, and times.
+# As in launch/status_board.h: phase, wait, epoch, step, batch, and times.
 PHASES = ("starting", "rendezvous", "loading data", "loading weights", "training", "evaluation", "saving", "finished")
 STATUS = struct.Struct("<IIqqqddd")
 STATUS_BYTES = 64
@@ -122,7 +122,7 @@ def run_program(*command, expect=0, timeout=LONG_S, **others):
 
 
 def run(*arguments, folder=None, variables=None, expect=None, before=(), **others):
-    """Runs mnist-train. `before`: a wrapper command that execs it."""
+    """Runs mnist-train. `before`: a wrapper command that execs mnist-train."""
     return run_program(*before, BINARY, *arguments, expect=expect, cwd=folder, env=environment(**(variables or {})), **others)
 
 
@@ -246,10 +246,10 @@ class Process:
         return False
 
     def wait_for_phase(self, rank, phase, step=0):
-        """Polls without sleeping: some phases last only a millisecond, and the first may be over before the first poll."""
+        """Waits until `rank` is in `phase`, at `step` or later. Polls without sleeping, because some phases last only a millisecond."""
         def reached():
             board = self.board()
-            if phase == PHASES[0]:  # from here on the launcher handles signals
+            if phase == PHASES[0]:  # the launcher handles signals from this phase on
                 return len(board) > rank or self.blocks(signal.SIGTERM)
             return len(board) > rank and board[rank].phase == PHASES.index(phase) and board[rank].step >= step
         wait_until(lambda: reached() or self.popen.poll() is not None, f"{phase} of rank {rank}", interval=0)
@@ -267,7 +267,7 @@ class RunFolder(runs.RunFolder):
         return self.folder
 
     def rows(self, name):
-        """Returns the objects of a file in JSON Lines format."""
+        """Returns the objects in a JSON Lines file."""
         return json_lines((self.path / name).read_text())
 
     def losses(self):
@@ -300,7 +300,7 @@ def start(folder, changes=None, *flags, processes=2, output="run", variables=Non
 
 
 def train(folder, changes=None, *flags, processes=1, output="run", variables=None, expect=0, timeout=LONG_S):
-    """Runs a training, which must exit with `expect` within `timeout` seconds, and returns its run folder."""
+    """Trains and returns the run folder. The program must exit with `expect` within `timeout` seconds."""
     with start(folder, changes, *flags, processes=processes, output=output, variables=variables) as process:
         code = process.wait(timeout)
         assert code == expect, f"exit {code}\n{process.stderr}"
@@ -324,7 +324,7 @@ def rank_variables(rank=0, world_size=1, port=None):
 
 
 def worker(folder, rank, port, changes, world_size=2, before=(), variables=None):
-    """Starts one rank as a launcher such as torchrun would. `before`: a wrapper command that execs it."""
+    """Starts one rank as a launcher such as torchrun would. `before`: a wrapper command that execs mnist-train."""
     config = write_config(folder, changes, f"rank{rank}.json")
     return Process([*before, BINARY, "--config", config, "--output", folder / "run"], folder, folder / "run",
                    rank_variables(rank, world_size, port) | (variables or {}))
@@ -339,7 +339,7 @@ def at_once(processes):
 
 @contextlib.contextmanager
 def workers(folder, changes, count=2, port=None, **others):
-    """Keeps all ranks of a run running until the end of the block; the last rank starts first. Yields them by rank."""
+    """Keeps all ranks of a run running until the end of the block; the last rank starts first. Yields them in rank order."""
     port = port or free_port()
     with at_once(worker(folder, rank, port, changes, world_size=count, **others) for rank in reversed(range(count))) as ranks:
         yield ranks[::-1]

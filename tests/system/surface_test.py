@@ -10,12 +10,12 @@ functional = torch.nn.functional
 
 from torch_models import MODELS, training  # noqa: E402  (needs torch)
 
-SAMPLES = {"net": 250, "mlp": 100, "lenet": 100, "resnet18": 25}  # all in every batch, so that their order does not matter
+SAMPLES = {"net": 250, "mlp": 100, "lenet": 100, "resnet18": 25}  # each batch has all of them, so their order does not matter
 STEPS = {"net": 20, "mlp": 20, "lenet": 20, "resnet18": 3}
 SEEDS = {"net": 5, "mlp": 7, "lenet": 7, "resnet18": 7}  # for the initial weights
 PRECISE = 1e-5  # relative tolerance of losses
-# Rounding errors grow through twenty batch norms: PyTorch's own fp32 losses differ from fp64 by 6e-4 here, with
-# channels_last by 1e-3.
+# Rounding errors grow through twenty batch norms: PyTorch's own fp32 and fp64 losses differ by 6e-4 here, and by 1e-3 with
+# channels_last.
 TOLERANCE = {"resnet18": 2e-3}
 
 
@@ -70,8 +70,8 @@ def sgd(rate):
     return lambda parameters: torch.optim.SGD(parameters, lr=rate)
 
 
-# Learning rates are low enough that max pooling may select the other of two nearly equal pixels within the tolerance: with
-# larger steps, PyTorch's own fp32 and fp64 losses differ by more than 1e-5.
+# Learning rates are so low that losses stay within the tolerance even if rounding changes which of two nearly equal pixels max
+# pooling selects. With larger steps, PyTorch's own fp32 and fp64 losses differ by more than 1e-5.
 SGD = {
     "plain": {"sgd_momentum": 0, "learning_rate": 0.02},
     "momentum": {"sgd_momentum": 0.9, "learning_rate": 0.002},
@@ -96,7 +96,7 @@ def test_sgd_matches_pytorch_with_every_averaging_strategy(tmp_path, initial, na
     assert relative_difference(run.weights(), weights) < 1e-2
 
 
-def test_the_variants_of_sgd_differ_by_more_than_the_tolerance(initial):
+def test_sgd_variants_differ_by_more_than_the_tolerance(initial):
     losses = [losses_of_pytorch("net", initial["net"], optimizer_of(name), loss=functional.nll_loss)[0] for name in SGD]
     for one, other in [(0, 1), (0, 2), (1, 2)]:
         assert losses[one][-1] != pytest.approx(losses[other][-1], rel=1e-3)
@@ -112,7 +112,7 @@ def test_resnet18_matches_pytorch_with_synchronised_batch_norm(tmp_path, initial
     changes = {"learning_rate": 0.001, "sync_batch_norm": True}
     run, weights = check(tmp_path, "resnet18", initial, changes, 3, sgd(0.001))
     assert run.weights()["1.num_batches_tracked"] == STEPS["resnet18"]
-    # Gradients of biases before a batch norm are pure rounding.
+    # Gradients of biases before a batch norm are pure rounding error.
     ours = run.weights()
     assert list(ours) == list(weights)
     large = {name: tensor for name, tensor in weights.items() if tensor.ndim > 1 or "running" in name}
@@ -137,7 +137,7 @@ def test_every_optimizer_matches_pytorch(tmp_path, initial, name, processes):
 
 
 @pytest.mark.parametrize("schedule, make", [
-    # One step per epoch here, so PyTorch's epochs are steps.
+    # Each epoch has one step here, so schedules per epoch and per step are the same.
     ({"name": "step", "step_epochs": 5, "gamma": 0.5}, ("StepLR", {"step_size": 5, "gamma": 0.5})),
     ({"name": "linear", "final_factor": 0.1},
      ("LinearLR", {"start_factor": 1.0, "end_factor": 0.1, "total_iters": 20})),

@@ -1,4 +1,4 @@
-"""Tests TensorBoard's event file with the reader in events.py."""
+"""Tests the TensorBoard event file of a run with the reader in events.py."""
 
 import numpy
 import pytest
@@ -47,7 +47,7 @@ def test_histograms_count_every_weight(run):
         assert len(gradient) == 2 and gradient[-1][1]["sum_squares"] > 0
 
 
-def test_gradient_histograms_are_averaged_with_every_strategy(tmp_path):
+def test_gradient_histograms_do_not_depend_on_the_averaging_strategy(tmp_path):
     shared, flat = (events_of(train(tmp_path, WITH_HISTOGRAMS | averaging(strategy), processes=2, output=strategy).path)
                     for strategy in ("shared_memory", "flat"))
     names = {name for name, *_ in shared if name.startswith("gradients/")}

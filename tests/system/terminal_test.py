@@ -1,4 +1,4 @@
-"""Tests the output of a run on a terminal: a real pty, whose output is read and rendered here."""
+"""Tests the output of a run on a terminal, which is a real pty whose output is read and rendered here."""
 
 import fcntl
 import os
@@ -58,7 +58,7 @@ class Terminal:
 
 
 def drawn(text, columns):
-    """Returns the lines that a terminal finally shows. Supports the control codes of a run: CR, LF, colours, erase to the end."""
+    """Returns the lines that a terminal shows at the end. Supports the control codes that a run prints: CR, LF, colours and erase below."""
     rows, row, column = [[]], 0, 0
     for part in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|.", text, re.DOTALL):
         if part == "\x1b[J":
@@ -116,7 +116,7 @@ def test_a_run_adapts_when_its_terminal_becomes_narrower(tmp_path):
     terminal.resize(50)
     time.sleep(0.3)
     seen = len(terminal.text)
-    wait_until(lambda: len(progress_lines(terminal.text[seen:])) > 3, "more of them")
+    wait_until(lambda: len(progress_lines(terminal.text[seen:])) > 3, "more progress lines")
     assert all(len(line) < 50 for line in progress_lines(terminal.text[seen:])[1:])
     terminal.type(b"\x03")
     assert terminal.wait() == 130

@@ -1,4 +1,4 @@
-"""The models of the benchmarks in PyTorch."""
+"""The PyTorch models of the benchmarks."""
 
 import torch
 from support import REPOSITORY, import_file
@@ -9,7 +9,7 @@ MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
 
 
 def shuffled(count, seed):
-    """Returns the sample order of an epoch; its seed is the seed of the run plus the epoch number."""
+    """Returns the sample order of an epoch. `seed`: the seed of the run plus the epoch number."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 

@@ -1,4 +1,4 @@
-"""Networks as config lists of layers, and the equivalent PyTorch modules."""
+"""Networks as lists of layers from configs, and the equivalent PyTorch modules."""
 
 from collections import OrderedDict
 
@@ -7,7 +7,7 @@ from torch import nn
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid,
                "leaky_relu": nn.LeakyReLU, "relu6": nn.ReLU6, "hardswish": nn.Hardswish, "hardsigmoid": nn.Hardsigmoid}
-# PyTorch module of each layer, from its arguments and its input shape without the batch dimension.
+# The PyTorch module of each layer, made from its input shape without the batch dimension and its arguments.
 MODULES = {
     "conv2d": lambda shape, out_channels, **others: nn.Conv2d(shape[0], out_channels, **others),
     "linear": lambda shape, out_features, **others: nn.Linear(shape[0], out_features, **others),
@@ -75,7 +75,7 @@ def shape_after(module, shape):
 
 
 def with_statistics(make_model, shape):
-    """Returns a model in evaluation mode, with running statistics of a batch of noise, batch norm weights that differ by
+    """Returns a model in evaluation mode, with running statistics of a batch of noise, batch norm weights that differ per
     channel, and logits of about 1."""
     torch.manual_seed(1)
     model = make_model()
@@ -85,7 +85,7 @@ def with_statistics(make_model, shape):
             nn.init.uniform_(layer.weight, 0.5, 1.5)
             nn.init.normal_(layer.bias, 0, 0.2)
     with torch.no_grad():
-        noise = (torch.rand(16, *shape) - 0.45) / 0.225  # like noise normalised for published networks
+        noise = (torch.rand(16, *shape) - 0.45) / 0.225  # like noise after the normalisation of published networks
         model.train()(noise)
         scale = model.eval()(noise).std()
         for parameter in list(model.parameters())[-2:]:
@@ -94,7 +94,7 @@ def with_statistics(make_model, shape):
 
 
 LAST = {"name": "linear", "out_features": "classes"}
-# Together they cover every layer and argument; for images [1,14,13], which are not square and have an odd width.
+# Together, they cover every layer and argument. They are for images [1,14,13], which are not square and have an odd width.
 NETWORKS = {
     "pools": [
         {"name": "conv2d", "out_channels": 4, "kernel_size": [3, 2], "padding": [1, 2], "bias": False},

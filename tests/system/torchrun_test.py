@@ -22,7 +22,7 @@ def own_launcher(tmp_path_factory):
     return train(tmp_path_factory.mktemp("own"), CONFIG, processes=2)
 
 
-def test_torchrun_trains_the_same_weights_as_our_launcher(tmp_path, own_launcher):
+def test_torchrun_gives_the_same_weights_as_our_launcher(tmp_path, own_launcher):
     with torchrun(tmp_path, CONFIG, "--standalone") as process:
         assert process.wait() == 0, process.stderr
         folder = process.run_folder
@@ -71,7 +71,7 @@ def two_agents(folder, *flags):
 
 
 @pytest.mark.sweep
-def test_torchrun_with_two_agents_trains_the_same_weights_as_our_launcher(tmp_path, own_launcher_flat):
+def test_torchrun_with_two_agents_gives_the_same_weights_as_our_launcher(tmp_path, own_launcher_flat):
     with two_agents(tmp_path) as agents:
         for agent in agents:
             assert agent.wait() == 0, agent.stderr
@@ -80,7 +80,7 @@ def test_torchrun_with_two_agents_trains_the_same_weights_as_our_launcher(tmp_pa
 
 
 @pytest.mark.sweep
-def test_two_torchrun_agents_restart_after_a_lost_rank_and_end_bit_identical(tmp_path, own_launcher_flat):
+def test_two_torchrun_agents_restart_after_a_lost_rank_and_end_bit_identically(tmp_path, own_launcher_flat):
     with two_agents(tmp_path, "--max-restarts", 1) as agents:
         agents[0].wait_for_step(16)
         send(next(pid for agent in agents for rank, pid in agent.ranks().items() if rank == 1), signal.SIGKILL)
@@ -110,7 +110,7 @@ def test_manually_started_ranks_meet_at_the_master_port(tmp_path, own_launcher):
 
 @pytest.mark.parametrize("strategy, code", swept([("auto", 0), ("shared_memory", 2)], [("auto", 0)]))
 def test_ranks_in_separate_user_namespaces_use_flat_and_shards_stay_bit_identical(tmp_path, strategy, code):
-    """Like one rootless container per rank: no rank may access another one's /proc/PID/fd."""
+    """Like one rootless container per rank: no rank may access another rank's /proc/PID/fd."""
     apart = ["unshare", "--user", "--map-root-user"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
         pytest.skip("user namespaces are not available")
@@ -137,7 +137,7 @@ def test_a_failure_is_written_to_torchruns_error_file(tmp_path):
     assert before - 1 <= int(message["extraInfo"]["timestamp"]) <= time.time() + 1
 
 
-def test_a_restart_does_not_override_the_refusal(tmp_path, own_launcher):
+def test_a_worker_restarted_after_a_refusal_is_refused_again(tmp_path, own_launcher):
     """torchrun restarts a worker that refused to start, but the run in the folder belongs to another launch."""
     before = own_launcher.digest()
     agent = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1",
@@ -152,9 +152,9 @@ def test_a_restart_does_not_override_the_refusal(tmp_path, own_launcher):
 # Before the first step
 
 
-def test_the_exit_code_shows_that_a_worker_was_stopped_before_its_first_step(tmp_path):
+def test_a_worker_stopped_before_its_first_step_exits_with_the_code_of_the_signal(tmp_path):
     for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-        with worker(tmp_path, 0, free_port(), CONFIG) as waiting:  # for rank 1
+        with worker(tmp_path, 0, free_port(), CONFIG) as waiting:  # it waits for rank 1
             wait_until(lambda: "mnist-train-worker" in executable_of(waiting.pid), "the worker")
             time.sleep(0.3)
             waiting.stop(number, code)
@@ -188,13 +188,13 @@ BY_SCRIPT = ["sh", "-c", '"$0" "$@"; exit $?']  # the shell stays the parent
 @pytest.mark.parametrize("names, launcher, before", [(OPEN_MPI, "open-mpi", []), (MPICH, "mpich", []),
                                                      (MPICH[:3], "mpich", BY_SCRIPT)])
 def test_processes_of_one_mpirun_meet_on_one_host(tmp_path, own_launcher, names, launcher, before):
-    """Their environment does not identify the job, but they have a common ancestor."""
+    """The environment does not identify the job, but the processes have a common ancestor."""
     command = [*before, BINARY, "--config", write_config(tmp_path, CONFIG), "--output", tmp_path / "run"]
     with at_once(Process(command, tmp_path, tmp_path / "run", dict(zip(names, (rank, 2, rank, 2)))) for rank in range(2)) as ranks:
         for rank in ranks:
             assert rank.wait() == 0, rank.stderr
     assert ranks[0].run_folder.digest() == own_launcher.digest()
     assert ranks[0].run_folder.summary()["launcher"] == launcher
-    for rank in range(2):  # the decision, and the variables it is based on
+    for rank in range(2):  # each log has the decision and the variables it is based on
         log = (tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text()
         assert f"rank {rank} of 2" in log and ", ".join(names[:3]) in log, log

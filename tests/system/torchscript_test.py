@@ -1,4 +1,4 @@
-"""Tests TorchScript networks: training, resume, reading the result in Python, and messages for scripts that cannot be trained."""
+"""Tests TorchScript networks: training, resuming, reading the result in Python, and messages for scripts that cannot be trained."""
 
 import itertools
 import zipfile
@@ -82,7 +82,7 @@ def test_a_script_trains_like_the_built_in_network(tmp_path, save):
     changes = merged(CONFIG, {"max_steps": 6})
     built_in = train(tmp_path, merged(changes, {"model": {"weights": str(tmp_path / "first.pt")}}), output="built_in")
     scripted = train(tmp_path, merged(changes, {"model": {"torchscript": "net.ts"}}), processes=3, output="scripted")
-    # On some CPUs different rounding makes max pooling select another pixel.
+    # On some CPUs, different rounding makes max pooling select a different pixel.
     assert relative_difference(scripted.weights(), built_in.weights()) < 5e-4
     assert scripted.losses()[-1] == pytest.approx(built_in.losses()[-1], rel=1e-4)
 
@@ -121,7 +121,7 @@ def test_python_and_mnist_train_read_the_trained_weights(tmp_path, small):
     assert set(torch.load(tmp_path / "exported.pt", weights_only=True)) == set(model.state_dict())
 
 
-def test_a_checkpoint_without_its_script_is_refused_with_the_missing_file(tmp_path):
+def test_a_checkpoint_is_refused_if_its_script_is_missing(tmp_path):
     script(Linear(), tmp_path / "linear.ts")
     folder = train(tmp_path, with_script(tmp_path / "linear.ts", max_steps=2))
     (tmp_path / "linear.ts").unlink()
@@ -168,7 +168,7 @@ class Shared(nn.Module):
 
 
 class ComputesInFloat(Linear):
-    """Fails only in bf16."""
+    """Fails in bf16 only."""
 
     def forward(self, images):
         return self.fc(images.flatten(1) * torch.ones(1))
@@ -181,7 +181,7 @@ REFUSED = {
     "a wrong shape": (Transposed(), ["[10, 2]", "[2, 10]"]),
     "an exception": (Raises(), ["ValueError: too few images"]),
     "no parameters": (NoParameters(), ["no parameters"]),
-    "one tensor of two names": (Shared(), ["two.weight shares memory with one.weight"]),
+    "two names for one tensor": (Shared(), ["two.weight shares memory with one.weight"]),
 }
 
 
@@ -194,7 +194,7 @@ def test_a_script_that_cannot_be_trained_is_refused_with_a_reason(tmp_path, case
     assert not (tmp_path / "run" / "model.pt").exists()
 
 
-def test_a_script_that_fails_in_bf16_is_refused_with_the_advice_to_use_fp32(tmp_path):
+def test_a_script_that_fails_in_bf16_is_refused_with_advice_to_use_fp32(tmp_path):
     changes = with_script(script(ComputesInFloat(), tmp_path / "model.ts"), max_steps=1)
     refused = train(tmp_path, changes | {"precision": "bf16"}, expect=2)
     assert "BFloat16" in refused.stderr and "set precision to fp32" in refused.stderr
@@ -259,7 +259,7 @@ class WithConstant(Linear):
 
 
 @needs_fake_gpus
-def test_on_a_gpu_constants_are_moved_and_steps_are_eager(tmp_path):
+def test_constants_are_moved_to_the_gpu_and_steps_are_eager(tmp_path):
     torch.jit.trace(WithConstant(), torch.zeros(2, 1, 28, 28)).save(str(tmp_path / "constant.ts"))
     changes = with_script(tmp_path / "constant.ts", max_steps=6, **ON_GPU)
     folder = train(tmp_path, changes, processes=2, variables=fake_gpus(2))

@@ -18,7 +18,7 @@ TRIVIAL = ("identity shear_x shear_y translate_x translate_y rotate brightness s
 
 
 def mixed_bits(bits):
-    """Returns `bits` after the finalizer of splitmix64."""
+    """Returns the output of splitmix64 for the state `bits`."""
     bits = (bits + 0x9E3779B97F4A7C15) & BITS
     bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & BITS
     bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & BITS
@@ -42,7 +42,7 @@ def single(value):
 
 
 def draw_box(sample, number, scale, ratio, size, fits):
-    """Returns top, left and the two sides; the first is longer if the ratio is above 1."""
+    """Returns top, left, height and width. The height is greater if the ratio is above 1."""
     for i in range(number, number + 20, 2):
         area = size[0] * size[1] * between(*scale, sample, i)
         shape = math.exp(between(math.log(ratio[0]), math.log(ratio[1]), sample, i + 1))
@@ -140,7 +140,7 @@ OPERATIONS = {
 
 
 def make_pictures(channels, height, width):
-    """Returns images of noise, of waves and with few levels."""
+    """Yields images of waves, images of noise, and images with few intensity levels."""
     random = numpy.random.default_rng(3)
     y, x = numpy.mgrid[0:height, 0:width]
     for i in range(COUNT):
@@ -202,7 +202,7 @@ def symmetric_beta(alpha, first, second):
     return 0.5 + math.copysign(0.5, cosine) * (1 / math.sqrt(1 + 1 / square) if square > 0 else 0)
 
 
-def test_cutmix_weighs_labels_by_the_replaced_area(tmp_path, pictures):
+def test_cutmix_weights_labels_by_the_replaced_area(tmp_path, pictures):
     folder, pixels = pictures
     images = preview(folder, tmp_path, [{"name": "cutmix", "alpha": 0.7}])
     for image, partner in zip(images, images[1:] + images[:1]):

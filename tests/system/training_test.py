@@ -13,7 +13,7 @@ SUMMARY_FIELDS = {
 }
 
 
-# Besides configs/mnist_fast.json below, the only run on all of MNIST in the system tests: about 10 s on two cores.
+# Apart from configs/mnist_fast.json below, the only system test that trains on all of MNIST; it takes about 10 s on two cores.
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
     changes = {
@@ -31,7 +31,7 @@ def test_an_epoch_of_mnist_reaches_the_accuracy_of_the_reference(full):
 
 def test_one_fast_epoch_reaches_99_percent(tmp_path):
     run("--config", REPOSITORY / "configs" / "mnist_fast.json", "--output", tmp_path / "run", "--set", "device=cpu", expect=0)
-    assert RunFolder(tmp_path / "run").summary()["test_accuracy"] > 0.988  # single seeds: 0.9895 to 0.9915
+    assert RunFolder(tmp_path / "run").summary()["test_accuracy"] > 0.988  # individual seeds reach 0.9895 to 0.9915
 
 
 def test_synthetic_digits_are_learned(tmp_path):
@@ -88,7 +88,7 @@ def test_the_saved_config_reproduces_the_run_bit_for_bit(tmp_path):
 
 
 def test_a_quiet_run_prints_nothing(tmp_path):
-    config = write_config(tmp_path, {"sgd_momentum": 0.9})  # to predict all classes; otherwise it would print a warning
+    config = write_config(tmp_path, {"sgd_momentum": 0.9})  # so that it predicts all classes; otherwise it would print a warning
     command = train_command(config, tmp_path / "run", 2, "--quiet")
     with Process(command, tmp_path) as process:
         assert process.wait(LONG_S) == 0

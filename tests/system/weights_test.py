@@ -1,4 +1,4 @@
-"""Tests exchanging weights with other programs; checkpoint/pt_file and tensor_file test more malicious files."""
+"""Tests the exchange of weights with other programs. checkpoint/pt_file_test.cpp and tensor_file_test.cpp test more malicious files."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_pytorch_loads_the_model_strictly_and_gets_the_same_accuracy(trained):
     assert same_tensors(torch.load(trained.path / "model.pt", weights_only=True, mmap=True), weights)
 
 
-def test_every_weights_format_evaluates_alike(tmp_path, trained, config):
+def test_every_weights_format_gives_the_same_metrics(tmp_path, trained, config):
     summary = trained.summary()
     expected = {"test_loss": pytest.approx(summary["test_loss"], rel=1e-6), "test_accuracy": summary["test_accuracy"],
                 "samples": SAMPLES}
@@ -131,12 +131,12 @@ def test_tensor_layouts_that_pytorch_saves_are_read(tmp_path, trained, config):
         views[name] = together[begin:begin + tensor.numel()].view_as(tensor)
         begin += tensor.numel()
     forms = {
-        "of a module": model.state_dict(),
+        "state_dict of a module": model.state_dict(),
         "parameters": dict(model.named_parameters()),
         "strided": transposed,
         "channels last": channels_last,
         "views of one storage": views,
-        "in another order": dict(reversed(weights.items())),
+        "in reverse order": dict(reversed(weights.items())),
         "fp64": {name: tensor.double() for name, tensor in weights.items()},
     }
     for name, form in forms.items():
@@ -166,7 +166,7 @@ def test_a_malicious_file_is_refused_quickly_without_side_effects(tmp_path):
             return os.system, (f"touch {tmp_path / 'touched'}",)
 
     torch.save(OrderedDict(w=torch.zeros(4), x=Command()), tmp_path / "command.pt")
-    # Nested lists by reference: a copy would have 2^60 elements.
+    # Lists nested by reference: if copied, they would have 2^60 elements.
     bomb = b"\x80\x02]q\x00" + b"".join(b"]q" + bytes([n + 1]) + 2 * (b"h" + bytes([n]) + b"a") for n in range(60)) + b"."
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w") as archive:
         archive.writestr("archive/data.pkl", bomb)

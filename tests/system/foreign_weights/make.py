@@ -1,6 +1,6 @@
-"""Writes the weights files in this folder, like those of training scripts and libraries. The Python of the tests suffices for
-those of torch and of torchvision's reference scripts, and for `objects`; lightning 2.6.6 writes *.ckpt, timm 1.0.31
-timm.pth.tar and safetensors 0.8.0 *.safetensors (all with PyTorch 2.11.0), so they must be installed, too.
+"""Writes the weights files in this folder, in the formats of training scripts and libraries. Most need only the Python of the
+tests. The others also need the libraries that wrote them, with PyTorch 2.11.0: lightning 2.6.6 (*.ckpt), timm 1.0.31
+(timm.pth.tar) and safetensors 0.8.0 (*.safetensors).
 
 usage: make.py FOLDER
 """
@@ -21,7 +21,7 @@ EXTRAS = ("lightning", "timm", "safetensors")
 
 
 class Tiny(torch.nn.Module):
-    """The network of all files."""
+    """The network whose weights the files contain."""
 
     def __init__(self, classes=10):
         super().__init__()
@@ -59,7 +59,7 @@ class Mode(enum.Enum):
 
 
 class Meter:
-    """A class of the training script that readers of its checkpoints lack."""
+    """A class of the training script, which readers of its checkpoints do not have."""
 
     def __init__(self):
         self.history = [0.5, {"epoch": 1}]
@@ -67,7 +67,7 @@ class Meter:
 
 
 class Scaled(torch.Tensor):
-    """A tensor subclass, as libraries define them."""
+    """A tensor subclass, like those that libraries define."""
 
 
 def objects():
