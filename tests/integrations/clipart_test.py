@@ -1,4 +1,4 @@
-"""Runs the walkthroughs of configs/README.md on Debian's openclipart-png, from folders to predictions, in fewer epochs."""
+"""Runs the walkthroughs of configs/README.md on Debian's openclipart-png, from class folders to predictions, with fewer epochs."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def class_of(path):
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory):
-    """Returns (folder, standard output of each command, by name)."""
+    """Returns (folder, standard output of each command by name)."""
     folder = tmp_path_factory.mktemp("walk")
     for line in block_with("openclipart-png", "bash").splitlines():
         if not line.startswith("apt-get"):
@@ -91,7 +91,7 @@ def test_published_weights_can_be_fine_tuned_and_exported(walk, tmp_path):
     outputs = {line.split()[1]: shell(line, tmp_path, **({"MNIST_TRAIN_SET": json.dumps(changes)} if " --config" in line else {}))
                for line in lines}
     rows = json_lines(outputs["predict"])
-    assert sum(row["class"] == class_of(row["file"]) for row in rows) / len(rows) > 0.55  # twice the accuracy without the weights
+    assert sum(row["class"] == class_of(row["file"]) for row in rows) / len(rows) > 0.55  # twice the accuracy without pretrained weights
     script = re.sub("ImageOps.fit(.*)\\)\n", r"ImageOps.pad\1, color=tuple(json.loads(about['background'])))\n",
                     block_with("onnxruntime", document="src/cli/README.md"))
     assert "ImageOps.pad(" in script and json.loads((tmp_path / "clipart.json").read_text())["data"]["fit"] == "pad"

@@ -1,4 +1,4 @@
-"""Tests the real NVIDIA DALI as the decoder of a run and as a reader of `convert`'s output."""
+"""Tests the real NVIDIA DALI as the decoder of a run and as a reader of the output of `convert`."""
 
 import io
 import json
@@ -18,13 +18,13 @@ COUNT = 900
 ACCURACIES = (0.674, 0.784, 0.824, 0.8455, 0.860)
 
 
-def test_the_build_has_the_module():
+def test_the_build_has_the_dali_module():
     assert "DALI 2." in run("--version").stdout
 
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """Returns the first samples of MNIST, converted to an LMDB of JPEG, one of PNG, and class folders of PNG."""
+    """Returns a folder with the first samples of MNIST as an LMDB of JPEGs, an LMDB of PNGs, and class folders of PNGs."""
     folder = tmp_path_factory.mktemp("sets")
     for name, target, encoding in (("jpeg", "lmdb", "jpeg"), ("png", "lmdb", "png"), ("folder", "image-folder", "png")):
         run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"{target}:{folder / name}", "--encoding", encoding, expect=0)
@@ -32,7 +32,7 @@ def sets(tmp_path_factory):
 
 
 def read_by_dali(reader, **arguments):
-    """Returns all images and labels of a DALI reader in its order."""
+    """Returns all images and labels of a DALI reader, in the reader's order."""
     batch = 500
 
     @dali.pipeline_def(batch_size=batch, num_threads=2, device_id=None)
@@ -51,7 +51,7 @@ def read_by_dali(reader, **arguments):
 
 
 @pytest.mark.parametrize("encoding, most", (("png", 0), ("jpeg", 8)))
-def test_dalis_caffe2_reader_reads_lmdbs_of_convert(sets, encoding, most):
+def test_dalis_caffe2_reader_reads_lmdbs_written_by_convert(sets, encoding, most):
     images, labels = read_by_dali("caffe2", path=str(sets / encoding / "test"))
     wanted, classes = mnist_bytes("t10k", SMALL_MNIST["test"])
     assert (labels == classes).all()
@@ -59,7 +59,7 @@ def test_dalis_caffe2_reader_reads_lmdbs_of_convert(sets, encoding, most):
     assert differences.mean() <= most / 8 and numpy.quantile(differences, 0.999) <= most
 
 
-def test_dalis_file_reader_reads_folders_of_convert(sets):
+def test_dalis_file_reader_reads_folders_written_by_convert(sets):
     images, labels = read_by_dali("file", file_root=str(sets / "folder" / "test"))
     wanted, classes = mnist_bytes("t10k", SMALL_MNIST["test"])
     order = numpy.argsort(classes, kind="stable")
@@ -68,7 +68,7 @@ def test_dalis_file_reader_reads_folders_of_convert(sets):
 
 
 def field(number, value):
-    """Encodes a protobuf field, an integer or bytes."""
+    """Encodes a protobuf field with an integer or bytes."""
     def varint(n):
         return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
     if isinstance(value, int):
@@ -84,7 +84,7 @@ def caffe2_record(image, label):
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory):
-    """Writes all of MNIST as JPEG to LMDBs with Python's lmdb and Pillow."""
+    """Returns a folder with LMDBs of all of MNIST as JPEGs, written with Python's lmdb and Pillow."""
     folder = tmp_path_factory.mktemp("foreign")
     for half in ("train", "test"):
         with lmdb.open(str(folder / half), map_size=1 << 30) as environment, environment.begin(write=True) as table:
@@ -119,7 +119,7 @@ def test_lossless_formats_train_bit_identically_with_either_decoder(tmp_path, se
     assert "nvjpeg" not in dalis.stderr.lower() and "error" not in dalis.stderr.lower()
 
 
-def test_a_run_resumes_within_an_epoch_on_another_number_of_processes(tmp_path, sets):
+def test_a_run_resumes_within_an_epoch_with_any_number_of_processes(tmp_path, sets):
     config = config_of(sets, "jpeg", decode="dali")
     whole = train(tmp_path, config, processes=2, output="whole")
     seen = 2 * sum(row["train"] for row in whole.read_json("dataset.json")["classes"])

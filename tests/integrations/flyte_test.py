@@ -59,7 +59,7 @@ def test_the_tutorials_batch_size_is_per_process(finished):
     assert json.loads((run / "summary.json").read_text())["world_size"] == 2
 
 
-def test_the_same_hyperparameters_come_from_the_cache(finished):
+def test_results_for_the_same_hyperparameters_come_from_the_cache(finished):
     folder, first = finished
     (run,) = runs(folder)
     before = (run / "summary.json").stat().st_mtime_ns
@@ -68,7 +68,7 @@ def test_the_same_hyperparameters_come_from_the_cache(finished):
     assert re.findall(r"epoch_accuracies=\S+", again.stdout) == re.findall(r"epoch_accuracies=\S+", first.stdout)
 
 
-def test_other_hyperparameters_start_a_separate_run(finished):
+def test_different_hyperparameters_start_a_separate_run(finished):
     folder, _ = finished
     (first,) = runs(folder)
     pyflyte(folder, epochs=1)

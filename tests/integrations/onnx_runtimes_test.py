@@ -1,4 +1,4 @@
-"""ONNX files of networks with batch norm give the same probabilities as `predict` in OpenCV and OpenVINO, for any batch size."""
+"""In OpenCV and OpenVINO, ONNX files of networks with batch norm give the probabilities of `predict` for any batch size."""
 
 import numpy
 import pytest
@@ -47,7 +47,7 @@ def softmax(logits):
 
 
 def weights_of(run_folder, folder):
-    """Writes weights with which predictions differ between images, unlike after a single training step."""
+    """Writes weights whose predictions differ between images, unlike those of a single training step."""
     run("export", "--checkpoint", run_folder, "--format", "python", "--output", folder / "net.py", expect=0)
     make_model = import_file(folder / "net.py").make_model
     torch.save(with_statistics(make_model, (3, 64, 64)).state_dict(), folder / "weights.pt")

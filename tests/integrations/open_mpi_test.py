@@ -28,7 +28,7 @@ def mpirun(engine, folder, changes, processes=2, before=()):
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_mpirun_trains_the_same_weights_as_our_launcher(engine, tmp_path, processes):
+def test_mpirun_gives_the_same_weights_as_our_launcher(engine, tmp_path, processes):
     expected = train(tmp_path, CONFIG, processes=processes, output="own")
     with mpirun(engine, tmp_path, CONFIG, processes) as process:
         assert process.wait() == 0, process.stderr
@@ -67,7 +67,7 @@ def test_a_killed_rank_ends_mpirun_and_leaves_no_process(engine, tmp_path):
 
 
 @pytest.mark.parametrize("named, launcher, world_size", [("auto", None, 1), (2, "mnist-train", 2)])
-def test_mpirun_with_one_process_runs_one_unless_more_are_requested(engine, tmp_path, named, launcher, world_size):
+def test_mpirun_with_one_process_trains_on_one_unless_the_config_requests_more(engine, tmp_path, named, launcher, world_size):
     changes = {**CONFIG, "max_steps": 2, "launch": {"processes_per_node": named}}
     with mpirun(engine, tmp_path, changes, 1) as process:
         assert process.wait() == 0, process.stderr

@@ -1,4 +1,4 @@
-"""Published weights give the same logits as the original network."""
+"""With published weights, our networks give the same logits as the originals."""
 
 import copy
 import subprocess
@@ -22,7 +22,7 @@ MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 @pytest.fixture(scope="module")
 def lite0():
-    """Returns the package with the PyTorch network, and the path of its published weights."""
+    """Returns the original PyTorch network with its published weights, and the path of the weights."""
     where = "import site; print(site.getsitepackages()[0])"
     # Appended, so it provides only packages that the tests' Python lacks.
     sys.path.append(subprocess.run([PYTHON, "-c", where], check=True, capture_output=True, text=True).stdout.strip())
@@ -38,7 +38,7 @@ def normalised(images):
 
 
 def pictures(folder):
-    """Writes a noisy, a smooth and some coarse images; returns paths and pixels."""
+    """Writes one noisy, one smooth and four coarse images; returns paths and pixels."""
     draw = numpy.random.default_rng(4)
     ramp = numpy.linspace(0, 255, SIZE)
     images = [draw.integers(0, 256, (SIZE, SIZE, 3)), numpy.stack(numpy.broadcast_arrays(
@@ -83,7 +83,7 @@ def test_a_run_starts_from_published_weights_with_a_new_head(tmp_path, lite0):
 
 
 def without_dropout(layers):
-    """Returns the layers that describe prints with all dropout probabilities set to 0."""
+    """Sets all dropout probabilities to 0 in layers that `describe` printed."""
     if isinstance(layers, list):
         return [without_dropout(layer) for layer in layers]
     if not isinstance(layers, dict):
@@ -111,7 +111,7 @@ def test_twenty_losses_of_fine_tuning_match_pytorch(tmp_path, lite0):
     torch.manual_seed(5)
     model._fc = torch.nn.Linear(1280, 6)
     torch.save(model.state_dict(), tmp_path / "initial.pt")
-    model.double()  # fp32 losses of PyTorch's two memory formats differ by 1e-3
+    model.double()  # PyTorch's fp32 losses differ by 1e-3 between memory formats
     x = normalised(torch.stack(images)).double()
     head = list(model._fc.parameters())
     others = [parameter for name, parameter in model.named_parameters() if not name.startswith("_fc.")]

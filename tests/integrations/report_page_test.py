@@ -48,7 +48,7 @@ def chromium(*arguments):
 
 
 def frame(page, width, height=4000):
-    """Returns a page with `page` in a frame as narrow as a phone, narrower than a window can be."""
+    """Returns a page with `page` in a frame, which can be as narrow as a phone, unlike a window."""
     path = page.with_name(f"frame-{width}.html")
     path.write_text(f"""<!doctype html><meta charset=utf-8><style>body{{margin:0}}iframe{{border:0}}</style>
 <p id=said></p><iframe src="{page.name}" width={width} height={height}></iframe>
@@ -96,7 +96,7 @@ def test_a_page_fits_its_window(runs, width):
 
 
 def asked(page, script):
-    """Runs a script in the page and returns the argument of its final say(…)."""
+    """Runs a script in the page and returns the argument of its last call of say(…)."""
     script = f'const say = what => {{ document.title = "said " + JSON.stringify(what) + " end"; }};{script}'
     path = with_script(page, script)
     title = re.search(r"<title>said (.*) end</title>", chromium("--dump-dom", path.as_uri()))[1]
@@ -144,7 +144,7 @@ def test_all_charts_have_the_same_font_size(runs):
 
 
 def opening_seconds(page, picture):
-    """Returns the seconds from the browser's start to a screenshot; the best of several, since other tests run concurrently."""
+    """Returns the seconds from the browser's start to a screenshot: the minimum of four, since other tests run concurrently."""
     def once():
         begin = time.monotonic()
         run_program(*HEADLESS, "--window-size=1400,1400", f"--screenshot={picture}", page.as_uri(), env=HOME)
@@ -163,6 +163,7 @@ def test_the_page_of_fifty_epochs_and_320_predictions_is_small_and_opens_within_
     empty.write_text("<!doctype html><title>empty</title>")
     picture = tmp_path / "picture.png"
     assert opening_seconds(page, picture) - opening_seconds(empty, picture) <= 1
+
 
 def test_a_comparison_fits_its_window(runs, tmp_path):
     page = tmp_path / "both.html"

@@ -53,7 +53,7 @@ PartitionName=all Nodes=one,two Default=YES MaxTime=INFINITE State=UP
 
 
 class Slurm:
-    """Runs the Slurm daemons, and commands with `environment`."""
+    """Runs the Slurm daemons, and commands that use them."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -126,7 +126,7 @@ def expected(tmp_path_factory):
 
 
 def ready_job(config, output):
-    """Returns scripts/cluster/slurm.sbatch with another config and without its #SBATCH lines."""
+    """Returns scripts/cluster/slurm.sbatch for this binary, config and output, without its #SBATCH lines."""
     lines = (REPOSITORY / "scripts" / "cluster" / "slurm.sbatch").read_text().splitlines()
     script = "\n".join(line for line in lines[1:] if not line.startswith("#SBATCH"))
     for word, other in (("build/bin/mnist-train", BINARY), ("configs/mnist.json", config),
@@ -145,12 +145,12 @@ def tasks_of(job):
             if environment_of(pid).get("SLURM_JOB_ID") == job and "mnist-train-worker" in executable_of(pid)]
 
 
-# The nodes' names do not resolve here, so the address is set.
+# Node names do not resolve here, so the address is set.
 ADDRESS = {"MASTER_ADDR": "127.0.0.1"}
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_srun_trains_the_same_weights_as_our_launcher(slurm, expected, tmp_path, nodes):
+def test_srun_gives_the_same_weights_as_our_launcher(slurm, expected, tmp_path, nodes):
     config = write_config(tmp_path, CONFIG)
     slurm.run("srun", "-N", nodes, "-n", 2, BINARY, "--config", config, "--output", tmp_path / "run", **(ADDRESS if nodes == 2 else {}))
     folder = RunFolder(tmp_path / "run")
@@ -168,7 +168,7 @@ def test_the_interactive_shell_of_salloc_starts_its_own_ranks(slurm, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("mpiexec.mpich") is None, reason="MPICH is not installed; scripts/test --integrations installs it")
-def test_an_mpiexec_that_starts_its_daemons_with_srun_sets_the_ranks(slurm, expected, tmp_path):
+def test_mpiexec_sets_the_ranks_even_if_it_starts_its_daemons_with_srun(slurm, expected, tmp_path):
     config = write_config(tmp_path, CONFIG)
     slurm.run("salloc", "-N", 1, "-n", 2, "mpiexec.mpich", "-n", 2, BINARY, "--config", config, "--output", tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
@@ -187,7 +187,7 @@ def test_a_killed_task_ends_the_step(slurm, tmp_path):
     assert slurm.state(job) == "FAILED"
 
 
-def test_the_shipped_job_requeues_itself_after_a_lost_task_and_ends_bit_identical(slurm, expected_longer, tmp_path):
+def test_the_shipped_job_requeues_itself_after_a_lost_task_and_ends_bit_identically(slurm, expected_longer, tmp_path):
     job = slurm.submit(ready_job(write_config(tmp_path, LONGER), tmp_path / "run"), "--requeue", "--open-mode=append",
                        f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
@@ -224,7 +224,7 @@ def test_a_job_saves_before_its_time_limit(slurm, tmp_path):
     assert int(folder.checkpoints()[-1].stem[5:]) == folder.last_step()
 
 
-def test_usr1_saves_and_requeues_and_the_job_ends_bit_identical(slurm, expected_longer, tmp_path):
+def test_usr1_saves_and_requeues_and_the_job_ends_bit_identically(slurm, expected_longer, tmp_path):
     config = write_config(tmp_path, LONGER)
     job = slurm.submit(f"srun {BINARY} --config {config} --output {tmp_path}/run\n", "--requeue",
                        "--open-mode=append", f"--output={tmp_path}/log")

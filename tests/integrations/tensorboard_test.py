@@ -1,4 +1,4 @@
-"""Reads a run's event file with the real TensorBoard's reader and server."""
+"""Reads a run's event file with the reader and the server of the real TensorBoard."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Tests two hosts, emulated by two network namespaces connected by a veth pair. Requires root."""
+"""Tests runs on two hosts, emulated by two network namespaces connected by a veth pair. Requires root."""
 
 import os
 import shutil
@@ -65,7 +65,7 @@ def rank_on(host, rank, folder, changes):
     return Process(command, folder, folder / "run", place)
 
 
-def test_two_hosts_train_the_same_weights_as_two_processes_on_one(tmp_path, hosts):
+def test_two_hosts_give_the_same_weights_as_two_processes_on_one_host(tmp_path, hosts):
     expected = train(tmp_path, CONFIG, processes=2, output="own")
     with rank_on(hosts[1], 1, tmp_path, CONFIG) as second, rank_on(hosts[0], 0, tmp_path, CONFIG) as first:
         assert first.wait() == 0, first.stderr

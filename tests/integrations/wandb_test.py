@@ -1,4 +1,4 @@
-"""Reads offline files written by scripts/integrations/wandb_sync with the real wandb's reader."""
+"""Reads offline files written by scripts/integrations/wandb_sync with the reader of the real wandb."""
 
 import json
 import subprocess
@@ -89,7 +89,7 @@ def test_a_finished_run_is_uploaded_completely(tmp_path):
     assert len([path for path in pictures if path.endswith(".png")]) == len(set(map(image_of, rows)))
 
 
-def test_a_running_job_is_followed_until_it_ends(tmp_path):
+def test_a_run_in_progress_is_followed_until_it_ends(tmp_path):
     with start(tmp_path, {**CHANGES, "epochs": 3, "data": {"limit_train": 6400, "limit_test": 100}}) as process:
         process.wait_for_step(5)
         command = [PYTHON, SCRIPTS / "wandb_sync", "--follow", process.run_folder.path]

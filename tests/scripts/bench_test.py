@@ -72,7 +72,7 @@ def test_the_newest_result_is_first_in_the_full_table_and_the_only_one_in_the_sm
     assert table.make_small([*COMPARED, newer]) == table.make_small([newer])
 
 
-# Multiply-adds of a forward pass: output positions x kernel x channels in x out of a convolution.
+# Multiply-adds of a forward pass; for a convolution, output positions x kernel size x input channels x output channels.
 MULTIPLY_ADDS = {
     "net": (24 * 24 * 25 * 1 * 20, 8 * 8 * 25 * 20 * 50, 800 * 500, 500 * 10),
     "lenet": (24 * 24 * 25 * 1 * 6, 10 * 10 * 9 * 6 * 16, 400 * 120, 120 * 84, 84 * 10),
@@ -81,7 +81,7 @@ MULTIPLY_ADDS = {
 
 
 @pytest.mark.parametrize("name", MULTIPLY_ADDS)
-def test_the_floor_is_the_flops_at_the_measured_rates(name):
+def test_the_floor_is_the_time_for_the_flops_at_the_measured_rates(name):
     pytest.importorskip("torch")
     import compare
 
@@ -93,7 +93,7 @@ def test_the_floor_is_the_flops_at_the_measured_rates(name):
 
 @pytest.mark.skipif("MNIST_TRAIN_BINARY" not in os.environ, reason="needs the built program")
 @pytest.mark.parametrize("name", ["own_network", "vgg", "resnet18", "torchvision-resnet18"])
-def test_the_peers_train_networks_of_the_same_sizes(name, tmp_path):
+def test_the_networks_of_the_peers_have_the_same_number_of_parameters(name, tmp_path):
     pytest.importorskip("torchvision")
     from cases import CASES
     from torch_models import MODELS
@@ -171,7 +171,7 @@ def test_both_sides_reach_the_same_accuracy_in_a_short_benchmark(tmp_path):
     assert all(0.6 < value < 0.95 for value in accuracy.values()), accuracy
     assert abs(accuracy["ours_fp32"] - accuracy["best_fp32"]) < 0.1
     assert case["loss_check"]["best_fp32"]["distance"] < 1e-4
-    # Other load may slow down the measurement of the rates more than the epoch.
+    # Other load may slow the measurement of the rates more than the epoch.
     assert 0.1 < case["floor_epoch_seconds"]["fp32"] / case["sides"]["ours_fp32"]["epoch_seconds"]["median"] < 2
     assert all(rate > 1e9 for rate in result["machine"]["rates"].values())
     assert result["machine"]["load_average"]["during"]["count"] > 0

@@ -37,7 +37,7 @@ LAYERS = """
 
 @pytest.fixture
 def layers(tmp_path):
-    """Returns a tree that complies with its table."""
+    """Returns a source tree that complies with its table of layers."""
     return write(tmp_path, {
         "src/README.md": LAYERS,
         "src/base/error.h": "#include <string>\n",

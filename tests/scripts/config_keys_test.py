@@ -22,7 +22,7 @@ import config_keys  # noqa: E402
     ({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}, "a list of 2 × (a number)"),
     ({"type": "object", "properties": {"a": {}, "b": {}}}, '`{"a", "b"}`'),
 ])
-def test_descriptions_of_values(rule, takes):
+def test_accepted_values_are_described_in_words(rule, takes):
     assert config_keys.takes_text(rule) == takes
 
 

@@ -1,4 +1,4 @@
-"""Tests installations by scripts/setup and scripts/test, also after system changes."""
+"""Tests how scripts/setup and scripts/test install dependencies, also after changes to the system."""
 
 import shutil
 import subprocess
@@ -31,7 +31,7 @@ def test_wheels_are_reinstalled_after_an_upgrade_of_python(tmp_path):
 
 
 @pytest.mark.parametrize("program, code", [("exit 0", 0), ("echo cannot run >&2; exit 1", 1), (None, 77)])
-def test_the_check_does_not_pass_if_clang_format_cannot_run(tmp_path, program, code):
+def test_the_format_check_does_not_pass_if_clang_format_cannot_run(tmp_path, program, code):
     shutil.copytree(REPOSITORY / "scripts" / "lib", tmp_path / "scripts" / "lib")
     for folder in ("src", "tests"):
         (tmp_path / folder).mkdir()

@@ -21,7 +21,7 @@ def test_nvrtc_compiles_the_kernels(architecture):
     library = ctypes.CDLL(str(NVRTC))
     major, minor = ctypes.c_int(), ctypes.c_int()
     library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    # Like the program: without a CUDA toolkit, the loader does not find it.
+    # As in the program: without a CUDA toolkit, the loader does not find this library.
     ctypes.CDLL(str(NVRTC.with_name(f"libnvrtc-builtins.so.{major.value}.{minor.value}")))
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
