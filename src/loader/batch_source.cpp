@@ -165,7 +165,7 @@ class ResidentSource : public BatchSource {
                                       {count, set_.channels, set_.height, set_.width}, at::kByte);
       const at::Tensor here = accelerator::to_device(bytes, device_);
       images_of(rows_.narrow(0, begin, count)).copy_(are_normalized_ ? normalize(here) : here);
-      accelerator::synchronize(device_);  // LibTorch's own waits have no time-out
+      accelerator::synchronize(device_);  // LibTorch's own waits have no timeout
     }
   }
 

@@ -45,8 +45,8 @@ void check_launch(LaunchOptions& options, const JsonCursor& cursor) {
 Schema<LaunchOptions> launch_schema() {
   Schema<LaunchOptions> schema;
   ADD_KEY(schema, processes_per_node, optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-          "Processes on this machine; auto: one per GPU; on CPUs one per core, at most 2, and only "
-          "one on two cores for batches of up to 32 and for large networks of linear layers only.");
+          "Processes on this machine; auto: one per GPU; on CPUs one per core, at most 2; on two "
+          "cores, one for batches of up to 32 and for large networks of linear layers only.");
   ADD_KEY(schema, max_restarts, integer(0, 1000),
           "Maximum number of restarts after lost processes, from memory or the newest checkpoint.");
   ADD_KEY(schema, rendezvous_timeout_s, number({0, kMaxSeconds, true}),

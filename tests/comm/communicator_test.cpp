@@ -192,7 +192,7 @@ const std::string kNoMemory =
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
     "tried to allocate 64 bytes. Error code 12 (Cannot allocate memory)";
 
-TEST_CASE("a time-out is recognised from the backend's message") {
+TEST_CASE("a timeout is recognised from the backend's message") {
   CHECK(is_timeout(std::runtime_error("Timed out waiting 30000ms for recv operation")));
   CHECK(
       is_timeout(std::runtime_error("Watchdog caught collective operation timeout: WorkNCCL(…)")));
@@ -356,7 +356,7 @@ class Stranger {
   std::thread thread_;
 };
 
-TEST_CASE("another program in place of the store is reported within the time-out") {
+TEST_CASE("another program in place of the store is reported within the timeout") {
   const auto serve = GENERATE(values<void (*)(int)>({
       [](int) {},
       [](int fd) { ::shutdown(fd, SHUT_RDWR); },
@@ -376,7 +376,7 @@ TEST_CASE("another program in place of the store is reported within the time-out
                          "(launch.rendezvous_timeout_s): "));
 }
 
-TEST_CASE("every rank reports a host name that does not resolve within one time-out") {
+TEST_CASE("every rank reports a host name that does not resolve within one timeout") {
   for (const int rank : {0, 1}) {
     RendezvousOptions options = rendezvous_of(rank, 2, 29500, -1, kShort_s);
     options.identity.master_address = "no-such-host.invalid";
@@ -387,7 +387,7 @@ TEST_CASE("every rank reports a host name that does not resolve within one time-
   }
 }
 
-TEST_CASE("a store that starts late is found within the time-out") {
+TEST_CASE("a store that starts late is found within the timeout") {
   const int port = launch::listen_on_loopback().port;
   std::vector<c10::intrusive_ptr<c10d::Store>> stores(2);
   on_ranks(2, [&](int rank) {
