@@ -14,7 +14,7 @@
 namespace mnist_train::cpu_kernels {
 
 /// Number of images, in blocks of 32; the last block may have fewer. Without images there is still
-/// one block, so that a rank without samples takes part in synchronized batch norm.
+/// one block, so that a rank without samples takes part in synchronised batch norm.
 struct BatchSize {
   std::int64_t images;
 
@@ -95,7 +95,7 @@ class BlockedBatchNorm {
                             x_block + row_begin * row_size(), shift_.data(), sums_of(part));
   }
   /// Computes mean and scale from the statistics and updates the running values. Collective if
-  /// synchronized.
+  /// synchronised.
   void finish_statistics() {
     const auto own_count = static_cast<double>(batch_.images * shape_.pixels());
     // Converts to sums of x and x^2, without the shift: fp64 is precise enough.
@@ -130,7 +130,7 @@ class BlockedBatchNorm {
     set_constants();
   }
 
-  /// y = relu(normalized x + residual); `residual` may be null. Pointers refer to block 0.
+  /// y = relu(normalised x + residual); `residual` may be null. Pointers refer to block 0.
   void normalize(const Element* x, const Element* residual, Element* y) const {
     for_each_row_range([&](const PixelRange& range, std::int64_t at) {
       kernels_.normalize(range,
@@ -151,7 +151,7 @@ class BlockedBatchNorm {
                                sums_of(part));
   }
   /// Once all rows have been added, writes the gradients of x, the parameters and, unless null, the
-  /// residual. Pointers refer to block 0. Collective if synchronized.
+  /// residual. Pointers refer to block 0. Collective if synchronised.
   void backward(const Element* dy, const Element* y, const Element* x, Element* dx,
                 Element* residual_gradient) {
     add_parts();

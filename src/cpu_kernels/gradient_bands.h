@@ -18,7 +18,7 @@ bool by_amx() {
 }
 
 /// Returns the number of rows of sums to compute at once: a multiple of kDepth, at most 14, that
-/// minimizes the total cost of computing all rows and of loading the other factor for each panel.
+/// minimises the total cost of computing all rows and of loading the other factor for each panel.
 /// With AMX, the rows fill a register.
 template <class Element>
 std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {

@@ -22,7 +22,7 @@ struct ArenaError : std::bad_alloc {
   const char* what() const noexcept override { return "no memory for the activations of a batch"; }
 };
 
-/// Zero-initialized memory, divided into fixed parts.
+/// Zero-initialised memory, divided into fixed parts.
 template <class Element>
 class Arena {
  public:

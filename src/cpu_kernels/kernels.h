@@ -327,7 +327,7 @@ struct NormalizeOperands {
   Element* y;
 };
 
-/// Input gradient of a normalization: dx = scale * g + slope * (x - mean) + offset, with g = dy if
+/// Input gradient of a normalisation: dx = scale * g + slope * (x - mean) + offset, with g = dy if
 /// 0 < y < limit or y is null, otherwise 0. dx may alias any of the other tensors.
 template <class Element>
 struct NormalizeGradientOperands {

@@ -123,7 +123,7 @@ struct BatchNormParameters {
   at::Tensor convolution_bias = {};  // [C] of x's type, omitted from x; undefined if none
 };
 
-/// Returns whether the kernels can normalize x: fp32 or bf16, [N,C] or channels_last [N,C,H,W],
+/// Returns whether the kernels can normalise x: fp32 or bf16, [N,C] or channels_last [N,C,H,W],
 /// with at least two values per channel. `residual` must be undefined or have x's shape, type and
 /// format.
 bool can_normalize(const at::Tensor& x, const at::Tensor& residual);

@@ -132,7 +132,7 @@ at::Tensor BatchNorm::forward_by_rows(const at::Tensor& x) {
         at::cat({mean_64 * own_count, (centred * centred).sum(0) + mean_64 * mean_64 * own_count,
                  at::full({1}, own_count, mean_64.options())});
     if (sum_) sum_(sums);
-    count = sums[2 * channels];  // remains on the device, because reading it would synchronize
+    count = sums[2 * channels];  // remains on the device, because reading it would synchronise
     const at::Tensor mean = sums.narrow(0, 0, channels) / count;
     const at::Tensor variance =
         (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);

@@ -410,7 +410,7 @@ class PlannedNetwork {
                                     memory<Element>(wanted.weight), memory<Element>(wanted.bias)});
       }
     }
-    // Either all batch norms with batch statistics are synchronized or none are.
+    // Either all batch norms with batch statistics are synchronised or none are.
     const auto synchronized = std::ranges::find_if(
         graph_.nodes, [](const NodeTensors& n) { return n.norm && n.norm->sum_over_ranks(); });
     if (synchronized == graph_.nodes.end()) return;

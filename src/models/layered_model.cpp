@@ -32,7 +32,7 @@ struct WeightedLayer {
   std::optional<settings::InitOptions> init;
 };
 
-/// Draws the weights of a layer again unless PyTorch's initialization is requested. `init` applies
+/// Draws the weights of a layer again unless PyTorch's initialisation is requested. `init` applies
 /// to layers without their own.
 void initialize(const WeightedLayer& weighted, const settings::InitOptions& init,
                 const network::InitDefaults& defaults) {

@@ -328,7 +328,7 @@ class SizeInference {
 std::vector<std::string> SizedLayer::parameter_names() const {
   return std::visit(
       [](const auto& layer) -> std::vector<std::string> {
-        if constexpr (requires { layer.eps; }) return {"weight", "bias"};  // a normalization
+        if constexpr (requires { layer.eps; }) return {"weight", "bias"};  // a normalisation
         if constexpr (requires { layer.bias; }) {
           if (layer.bias) return {"weight", "bias"};
           return {"weight"};

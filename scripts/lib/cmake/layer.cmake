@@ -13,7 +13,7 @@ endfunction()
 
 # mnist_train_layer(<name> [TORCH] [VECTORIZED <file>...] [GENERATED <file>...] [DEPENDS <layer>...] [LIBRARIES <target>...])
 # creates mnist_train_<name> from the sources in its folder, except main.cpp. A layer without sources is header-only.
-# TORCH layers use LibTorch; VECTORIZED sources are compiled with loop vectorization.
+# TORCH layers use LibTorch; VECTORIZED sources are compiled with loop vectorisation.
 function(mnist_train_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 layer "TORCH" "" "VECTORIZED;GENERATED;DEPENDS;LIBRARIES")
   set(target mnist_train_${name})
