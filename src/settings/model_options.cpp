@@ -347,8 +347,9 @@ std::optional<NormalizeOptions> published_normalize(const ModelOptions& options)
 Schema<ModelOptions> model_schema() {
   Schema<ModelOptions> schema;
   add_networks(schema);
-  ADD_KEY(schema, weights, kNever, optional_of(weights()),
-          "A file with the initial weights; set new if they are for a different number of classes.");
+  ADD_KEY(
+      schema, weights, kNever, optional_of(weights()),
+      "A file with the initial weights; set new if they are for a different number of classes.");
   const KeyTraits of_mlp{.owner = {"name", "mlp", /*is_any_other=*/false, "model"}};
   ADD_KEY(schema, hidden, list_of(integer(1, kMaxLayerSize)), "Sizes of mlp's hidden layers.",
           of_mlp);
