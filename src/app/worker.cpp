@@ -252,19 +252,6 @@ void list_left_out(const data::Dataset& dataset) {
   }
 }
 
-/// Warns about classes without samples, unless a limit may have excluded them.
-void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOptions& options) {
-  if (set.count == 0 || options.limit_train) return;
-  const std::vector<std::int64_t> sizes = set.class_sizes();
-  std::vector<std::string> empty;
-  for (std::size_t label = 0; label < sizes.size(); ++label) {
-    if (sizes[label] == 0) empty.push_back(std::to_string(label));
-  }
-  if (empty.empty()) return;
-  spdlog::warn("{}: no training samples of class {} (of {} classes, numbered from 0)", set.source,
-               first_names(empty, 10), set.classes);
-}
-
 /// Warns about a training set with one class, for which every network is always right.
 void warn_of_single_class(const data::Dataset& dataset, const settings::DataOptions& options) {
   if (dataset.train.count == 0 || dataset.train.classes != 1) return;
@@ -357,7 +344,6 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   data::Dataset dataset = read_or_attach(worker, splits);
   if (worker.is_rank0()) {
     list_left_out(dataset);
-    warn_of_empty_classes(dataset.train, worker.config.data);
     warn_of_single_class(dataset, worker.config.data);
   }
   if (std::ranges::any_of(dataset.train_parts, [](std::int64_t count) { return count <= 0; })) {

@@ -322,6 +322,7 @@ void DatasetReader::skip(SampleView& samples, std::span<const SampleFailure> fai
   for (std::int64_t position = 0; position < samples.count(); ++position) {
     if (next != failed.end() && next->sample == first + position) {
       ++next;
+      skipped_labels_.emplace(&samples, samples.label(position));
       continue;
     }
     if (!images.empty()) {
@@ -347,6 +348,32 @@ ImageSet DatasetReader::labelled(const SampleView& samples, std::uint16_t* label
   set.owner = std::move(owner);
   set.source = samples.name();
   return set;
+}
+
+/// Adds notes about classes without training samples, unless a limit may have excluded them, and
+/// about classes of which a split has lost all samples because they were skipped.
+void DatasetReader::note_empty_classes(Dataset& dataset) const {
+  constexpr std::size_t kMostNamed = 10;
+  const auto note = [&](const char* split, const SampleView& samples, const ImageSet& set,
+                        bool needs_all) {
+    const std::vector<std::int64_t> sizes = set.class_sizes();
+    std::vector<std::string> empty;
+    for (std::size_t label = 0; set.count > 0 && label < sizes.size(); ++label) {
+      const bool was_skipped =
+          skipped_labels_.contains({&samples, static_cast<std::int32_t>(label)});
+      if (sizes[label] > 0 || (!needs_all && !was_skipped)) continue;
+      empty.push_back(name_or_number(class_names_, label));
+    }
+    if (empty.empty()) return;
+    dataset.notes.push_back(fmt::format("{}: no usable {} samples of class {}", set.source, split,
+                                        first_names(empty, kMostNamed)));
+    if (class_names_.empty()) {
+      dataset.notes.back() += fmt::format(" (of {} classes, numbered from 0)", set.classes);
+    }
+  };
+  note("training", train_, dataset.train, !options_.limit_train);
+  note("validation", validation_, dataset.validation, false);
+  note("test", test_, dataset.test, false);
 }
 
 void DatasetReader::note_repeated_files(Dataset& dataset) const {
@@ -404,6 +431,7 @@ Dataset DatasetReader::finish(Dataset dataset) const {
   dataset.left_out = left_out_;
   dataset.left_out.unusable = std::ssize(bad_.skipped());
   dataset.notes = notes_;
+  note_empty_classes(dataset);
   if (!dataset.train.encoded && options_.has_picture_files()) note_repeated_files(dataset);
   return dataset;
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <set>
 #include <span>
 
 #include "base/file.h"
@@ -128,6 +129,7 @@ class DatasetReader {
             std::span<std::uint8_t> images);
   ImageSet labelled(const SampleView& samples, std::uint16_t* labels,
                     std::shared_ptr<const void> owner) const;
+  void note_empty_classes(Dataset& dataset) const;
   Dataset finish(Dataset dataset) const;
 
   settings::DataOptions options_;
@@ -141,6 +143,7 @@ class DatasetReader {
   SampleView train_;
   SampleView validation_;
   SampleView test_;
+  std::set<std::pair<const SampleView*, std::int32_t>> skipped_labels_;  // by split
 };
 
 /// Returns an empty set of the given shape.

@@ -143,6 +143,32 @@ TEST_CASE("a split without good samples is refused") {
   }
 }
 
+TEST_CASE("a class that loses all samples of a split because they are skipped is reported") {
+  const TempFolder folder;
+  settings::DataOptions options = cats_and_dogs(folder);
+  options.test.reset();
+  options.test_fraction = 0.02;  // one of each class
+  options.on_bad_sample = settings::OnBadSample::kSkip;
+  CHECK(open_dataset(options).notes.empty());
+  const std::string drawn = streamed(options).test.path(0);
+  REQUIRE(drawn.starts_with("cat/"));
+  folder.write("train/" + drawn, "no picture");
+  const std::string name = (folder.path() / "train").string();
+  for (const bool streams : {false, true}) {
+    const Dataset dataset = streams ? streamed(options) : open_dataset(options);
+    CHECK(dataset.test.count == 1);
+    CHECK(dataset.notes == std::vector{name + ": no usable test samples of class cat"});
+  }
+  folder.write("train/" + drawn, png(4, 3, 1, 5000));
+  const std::string kept = streamed(options).test.path(1);
+  for (int i = 100; i < 150; ++i) {
+    const std::string other = "dog/" + std::to_string(i) + ".png";
+    if (other != kept) folder.write("train/" + other, "no picture");
+  }
+  CHECK(open_dataset(options).notes ==
+        std::vector{name + ": no usable training samples of class dog"});
+}
+
 TEST_CASE("samples beyond a limit are not decoded") {
   const TempFolder folder;
   settings::DataOptions options = cats_and_dogs(folder);
