@@ -60,10 +60,11 @@ struct PictureFolder {
   std::vector<std::int64_t> class_sizes{};  // in pictures
   data::PictureSurvey survey{};
   std::optional<std::filesystem::path> validation{};  // not used: data.validation is a fraction
+  std::string warning{};  // "" unless the class folders look like splits
 };
 
-/// Lists a folder and surveys its pictures. Subfolders such as `train` and `test` are sets, and
-/// other subfolders are classes. Throws Error(kData) unless there are pictures of at least two
+/// Lists a folder and surveys its pictures. Subfolders such as `train` and `Test_Set` are sets,
+/// and other subfolders are classes. Throws Error(kData) unless there are pictures of at least two
 /// classes.
 PictureFolder open_picture_folder(const std::filesystem::path& folder);
 

@@ -1,11 +1,12 @@
+#include <fnmatch.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
-#include <span>
+#include <set>
 
 #include "app/commands.h"
 #include "base/file.h"
@@ -21,11 +22,44 @@ namespace {
 
 // The folder.
 
-/// Returns the first of the named subfolders that exists.
-std::optional<fs::path> find_subfolder(const fs::path& folder, std::span<const char* const> names) {
-  const auto found =
-      std::ranges::find_if(names, [&](const char* name) { return is_folder(folder / name); });
-  return found == names.end() ? std::nullopt : std::optional(folder / *found);
+/// Returns the first subfolder whose name matches one of the patterns of fnmatch(3), which are
+/// tried in order, ignoring case and endings such as "_set".
+std::optional<fs::path> find_subfolder(const fs::path& folder,
+                                       std::initializer_list<std::string> patterns) {
+  const std::vector<fs::path> paths = paths_in(folder);
+  for (const std::string& pattern : patterns) {
+    const std::string whole = pattern + "*([-_ ])?(set|data|images)";
+    for (const fs::path& path : paths) {
+      const int differs =
+          ::fnmatch(whole.c_str(), path.filename().c_str(), FNM_CASEFOLD | FNM_EXTMATCH);
+      if (differs == 0 && is_folder(path)) return path;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Returns a warning if the class folders contain nearly the same subfolders, else "".
+std::string warning_about_splits(const data::ImageSource& pictures) {
+  constexpr std::size_t kMostNamed = 5;
+  std::map<std::string, std::set<std::int32_t>> classes;  // by the name of a subfolder
+  for (std::int64_t sample = 0; sample < pictures.count(); ++sample) {
+    const std::string path = pictures.path(sample);
+    const std::size_t begin = path.find('/') + 1;
+    const std::size_t end = path.find('/', begin);
+    if (end == path.npos) continue;
+    classes[path.substr(begin, end - begin)].insert(
+        pictures.labels()[static_cast<std::size_t>(sample)]);
+  }
+  std::vector<std::string> common;
+  for (const auto& [name, labels] : classes) {
+    if (std::ssize(labels) == pictures.classes()) common.push_back(on_one_line(name));
+  }
+  const bool are_most = 5 * common.size() >= 4 * classes.size();
+  if (common.size() < 2 || !are_most) return "";
+  return fmt::format(
+      "the folders {} contain the same subfolders ({}), so they look like splits of a data set, "
+      "not classes; if they are, set data.train and data.test to two of them",
+      first_names(pictures.class_names(), kMostNamed), first_names(common, kMostNamed));
 }
 
 [[noreturn]] void refuse_one_class(const fs::path& folder, const std::string& name) {
@@ -295,12 +329,9 @@ InitialWeights published_weights(const fs::path& file) {
 }  // namespace
 
 PictureFolder open_picture_folder(const fs::path& folder) {
-  constexpr std::array kTrainNames{"train", "Train", "training", "Training"};
-  constexpr std::array kTestNames{"test", "Test", "testing", "Testing"};
-  constexpr std::array kValidationNames{"val", "valid", "validation", "Validation"};
-  PictureFolder pictures{folder, find_subfolder(folder, kTestNames)};
-  const auto own_set = find_subfolder(folder, kTrainNames);
-  if (own_set) pictures.validation = find_subfolder(folder, kValidationNames);
+  PictureFolder pictures{folder, find_subfolder(folder, {"test?(ing)", "eval?(uation)"})};
+  const auto own_set = find_subfolder(folder, {"train?(ing)"});
+  if (own_set) pictures.validation = find_subfolder(folder, {"val?(id?(ation))", "dev?(elopment)"});
   if (!pictures.test) std::swap(pictures.test, pictures.validation);
   if (!own_set) pictures.test.reset();
   if (pictures.test) pictures.train = *own_set;
@@ -313,6 +344,7 @@ PictureFolder open_picture_folder(const fs::path& folder) {
   if (pictures.class_names.size() == 1) {
     refuse_one_class(pictures.train, pictures.class_names.front());
   }
+  pictures.warning = warning_about_splits(*source);
   pictures.class_sizes.resize(pictures.class_names.size());
   for (const std::int32_t label : source->labels()) {
     ++pictures.class_sizes[static_cast<std::size_t>(label)];
@@ -348,6 +380,7 @@ void run_init(Worker& worker) {
   data::DatasetReader reader(options);
   data::Dataset dataset = reader.stream();
   reader.note_repeated_files(dataset);
+  if (!pictures.warning.empty()) spdlog::warn("{}", pictures.warning);
   for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
   for (const std::string& reason : proposed.reasons) spdlog::info("{}", reason);
   print_text(text);

@@ -161,6 +161,46 @@ TEST_CASE("folders named train, val and test are used as sets, not as classes") 
   CHECK(open_picture_folder(folder.path()).test == folder.path() / "test");
 }
 
+TEST_CASE("names of sets are recognised in any spelling") {
+  const std::vector<std::pair<std::string, std::string>> rows{{"TRAIN", "TEST"},
+                                                              {"Train", "Valid"},
+                                                              {"Train", "Val"},
+                                                              {"train", "dev"},
+                                                              {"training_set", "test_set"},
+                                                              {"Training Set", "Testing-Set"},
+                                                              {"train_data", "evaluation"},
+                                                              {"trainset", "validation_set"},
+                                                              {"train_images", "eval"}};
+  for (const auto& [train, test] : rows) {
+    INFO(train << ", " << test);
+    const testing::TempFolder folder;
+    for (const char* name : {"/a/1.png", "/b/1.png"}) {
+      folder.write(train + name, testing::png(9, 9));
+      folder.write(test + name, testing::png(9, 9));
+    }
+    const PictureFolder pictures = open_picture_folder(folder.path());
+    CHECK(pictures.train == folder.path() / train);
+    CHECK(pictures.test == folder.path() / test);
+    CHECK(pictures.warning.empty());
+  }
+}
+
+TEST_CASE("classes that look like splits cause a warning") {
+  const testing::TempFolder folder;
+  const auto write = [&](const std::string& name) { folder.write(name, testing::png(9, 9)); };
+  for (const char* name : {"fold1/a/1.png", "fold1/b/1.png", "fold2/a/1.png"}) write(name);
+  CHECK(open_picture_folder(folder.path()).warning.empty());  // b is only in one of them
+  write("fold2/b/more/1.png");
+  CHECK_THAT(open_picture_folder(folder.path()).warning,
+             ContainsSubstring("the folders fold1, fold2 contain the same subfolders (a, b)"));
+  // A single subfolder of the same name is a matter of packing.
+  const testing::TempFolder packed;
+  for (const char* name : {"cat/images/1.png", "dog/images/1.png"}) {
+    packed.write(name, testing::png(9, 9));
+  }
+  CHECK(open_picture_folder(packed.path()).warning.empty());
+}
+
 TEST_CASE("the error about a folder that cannot be trained on suggests a remedy") {
   const testing::TempFolder folder;
   const auto message = [&](const std::filesystem::path& path) {

@@ -57,6 +57,17 @@ def test_train_and_test_subfolders_are_used_directly(tmp_path):
     assert json.loads(run("init", tmp_path / "set", expect=0).stdout)["data"]["test"].endswith("/val")
 
 
+def test_sets_are_recognised_in_any_spelling_and_other_splits_cause_a_warning(tmp_path):
+    for name in ("TRAIN", "Test-Set"):
+        paint(tmp_path / "sets" / name, {"a": 4, "b": 4})
+    data = json.loads(run("init", tmp_path / "sets", expect=0).stdout)["data"]
+    assert (data["train"], data["test"]) == (str(tmp_path / "sets" / "TRAIN"), str(tmp_path / "sets" / "Test-Set"))
+    (tmp_path / "sets" / "TRAIN").rename(tmp_path / "sets" / "fold1")
+    (tmp_path / "sets" / "Test-Set").rename(tmp_path / "sets" / "fold2")
+    warned = run("init", tmp_path / "sets", "--quiet", expect=0).stderr
+    assert "the folders fold1, fold2 contain the same subfolders (a, b), so they look like splits" in warned
+
+
 def test_unusable_images_are_skipped(tmp_path):
     photos = paint(tmp_path / "photos", {"a": 8, "b": 8})
     (photos / "a" / "broken.png").write_bytes((photos / "a" / "0.png").read_bytes()[:20])
