@@ -382,6 +382,7 @@ std::string other_files_in(const fs::path& folder) {
   std::vector<fs::path> paths = paths_in(folder);
   if (paths.size() > kMostLookedAt) paths.resize(kMostLookedAt);
   for (const fs::path& path : paths) {
+    if (path.filename().string().starts_with('.')) continue;
     if (const auto kind = kind_of_file(path)) {
       return "; it contains " + on_one_line(path.filename().string()) + ", " + kind->name + ": " +
              kind->advice;

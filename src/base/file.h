@@ -163,8 +163,8 @@ std::optional<FileKind> binary_kind(std::string_view begin);
 /// by extension. Ignores pictures and unreadable files.
 std::optional<FileKind> kind_of_file(const std::filesystem::path& path);
 
-/// Returns the end of a message about a folder without usable files: its first file, by name, of a
-/// recognised kind and advice about it; "" if there is none.
+/// Returns the end of a message about a folder without usable files: its first visible file of a
+/// recognised kind, by name, and advice about it; "" if there is none.
 std::string other_files_in(const std::filesystem::path& folder);
 
 // Weight files.

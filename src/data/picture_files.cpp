@@ -183,7 +183,8 @@ class ImageFolder : public PictureFiles {
   }
 
   static bool is_picture(const FolderEntry& entry) {
-    return !entry.is_folder && imaging::has_picture_extension(entry.name);
+    return !entry.is_folder && !entry.name.starts_with('.') &&
+           imaging::has_picture_extension(entry.name);
   }
 
   /// Returns the end of a message, saying why the first left-out folder is not a class.
@@ -193,8 +194,8 @@ class ImageFolder : public PictureFiles {
     return fmt::format("; left out: {} ({})", on_one_line(folder), reason);
   }
 
-  /// Returns the entries of a folder, sorted by name, without hidden files and left-out folders.
-  /// Follows links. Calls stat only for pictures and links.
+  /// Returns the entries of a folder, sorted by name, without left-out folders and hidden files
+  /// other than pictures. Follows links. Calls stat only for pictures and links.
   std::vector<FolderEntry> list_folder(const fs::path& relative) {
     const fs::path folder = relative.empty() ? folder_ : folder_ / relative;
     std::vector<FolderEntry> entries;
@@ -216,14 +217,15 @@ class ImageFolder : public PictureFiles {
   void add_entry(DIR* listing, const dirent& entry, const fs::path& relative,
                  std::vector<FolderEntry>& entries) {
     FolderEntry found{entry.d_name};
-    const bool is_picture = imaging::has_picture_extension(found.name);
+    const bool is_hidden = found.name.starts_with('.');
+    const bool has_extension = imaging::has_picture_extension(found.name);
+    const bool is_picture = has_extension && !is_hidden;
     const bool is_plain = entry.d_type == DT_REG && !is_picture;
     found.is_folder = entry.d_type == DT_DIR;
-    if (found.name.starts_with('.') && is_plain) return;
     if (!found.is_folder && !is_plain) {
       struct stat status {};
       if (::fstatat(::dirfd(listing), entry.d_name, &status, 0) != 0) {
-        if (!found.name.starts_with('.') && (entry.d_type == DT_LNK || is_picture)) {
+        if (!is_hidden && (entry.d_type == DT_LNK || is_picture)) {
           bad_.add(shown(relative / found.name) + ": cannot be read: " + std::strerror(errno));
         }
         return;
@@ -232,7 +234,8 @@ class ImageFolder : public PictureFiles {
       found.mode = status.st_mode;
       found.size = status.st_size;
     }
-    if (found.name.starts_with('.') && !found.is_folder) return;
+    const bool is_of_macos = found.name.starts_with("._");
+    if (is_hidden && !found.is_folder && (is_of_macos || !has_extension)) return;
     if (const char* reason = reason_to_ignore(found.name); reason != nullptr && found.is_folder) {
       left_out_.folders[on_one_line(found.name)] = reason;
       return;
@@ -282,7 +285,9 @@ class ImageFolder : public PictureFiles {
         if (!problem.empty()) bad_.add(shown(inner) + problem);
       } else {
         const std::string extension = imaging::extension_of(entry.name);
-        ++others[extension.empty() ? "without extension" : on_one_line(extension)];
+        ++others[entry.name.starts_with('.') ? "hidden picture"
+                 : extension.empty()         ? "without extension"
+                                             : on_one_line(extension)];
       }
     }
     above_.erase(identity);

@@ -87,7 +87,7 @@ class BadSamples {
 
 /// Counts of files and samples of a data set that were skipped, by reason.
 struct LeftOut {
-  std::map<std::string, std::int64_t> files{};   // in class folders, by extension (".txt")
+  std::map<std::string, std::int64_t> files{};   // in class folders, by extension or kind
   std::map<std::string, std::string> folders{};  // name -> reason
   std::int64_t duplicates = 0;                   // repeated rows of a list
   std::int64_t limit_train = 0;                  // samples beyond the limit
@@ -340,10 +340,11 @@ std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files);
 
 /// Lists the pictures (imaging::kPictureExtensions) in a folder of class folders, like
 /// torchvision's ImageFolder: the sorted names of the class folders are the classes, and class
-/// folders may be nested. Files of other kinds, folders without pictures, hidden folders and those
-/// of other programs are left out. A folder that contains pictures directly is a single class with
-/// that folder's name. Opens no files. Throws Error(kData) with the path for an empty file, a name
-/// with control bytes or invalid UTF-8, circular links, and pictures next to class folders.
+/// folders may be nested. Files of other kinds, folders without pictures, hidden files and folders
+/// and those of other programs are left out. A folder that contains pictures directly is a single
+/// class with that folder's name. Opens no files. Throws Error(kData) with the path for an empty
+/// file, a name with control bytes or invalid UTF-8, circular links, and pictures next to class
+/// folders.
 std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad);
 
 /// How to read a list of pictures.

@@ -364,9 +364,11 @@ TEST_CASE("a folder that is not a data set is refused, and the error names it") 
 TEST_CASE("files and folders that are neither pictures nor classes are skipped with a reason") {
   const TempFolder folder;
   for (const char* file :
-       {"a/1.png", "a/2.WebP", "a/x/3.bmp", "a/4.ppm", "a/5.pgm", "b/1.png", "a/n.txt", "a/x/m.TXT",
-        "b/LICENSE", "top.txt", "a/Thumbs.db", "__MACOSX/a/1.png", "a/@eaDir/1.png", ".git/1.png",
-        "tables/t.tif", "tables/u.tif", "lost+found/1.png"}) {
+       {"a/1.png",      "a/2.WebP",         "a/x/3.bmp",      "a/4.ppm",    "a/5.pgm",
+        "b/1.png",      "a/n.txt",          "a/x/m.TXT",      "b/LICENSE",  "top.txt",
+        "a/Thumbs.db",  "__MACOSX/a/1.png", "a/@eaDir/1.png", ".git/1.png", "tables/t.tif",
+        "tables/u.tif", "lost+found/1.png", "a/.extra.png",   "a/x/.2.JPG", "a/._1.png",
+        "a/.DS_Store",  "a/.note.txt",      "dots/.only.png"}) {
     folder.write(file, "1");
   }
   fs::create_directory(folder.path() / "empty");
@@ -375,16 +377,25 @@ TEST_CASE("files and folders that are neither pictures nor classes are skipped w
   CHECK(set->count() == 6);
   const LeftOut& left_out = set->left_out();
   CHECK(left_out.files ==
-        std::map<std::string, std::int64_t>{{".db", 1}, {".txt", 2}, {"without extension", 1}});
+        std::map<std::string, std::int64_t>{
+            {".db", 1}, {".txt", 2}, {"hidden picture", 2}, {"without extension", 1}});
   CHECK(left_out.folders ==
         std::map<std::string, std::string>{{".git", "hidden"},
                                            {"@eaDir", "created by a file server"},
                                            {"__MACOSX", "created by an archive program"},
+                                           {"dots", "no pictures, 1 hidden picture"},
                                            {"empty", "no pictures"},
                                            {"lost+found", "created by the file system"},
                                            {"tables",
                                             "no pictures, 2 .tif (convert them in their folder: "
                                             "mogrify -format png *.tif)"}});
+}
+
+TEST_CASE("a folder whose pictures are all hidden is refused with that reason") {
+  const TempFolder folder;
+  folder.write("a/.only.png", "\x89PNG\r\n\x1A\n");
+  const auto failure = error_of([&] { open_pictures(folder.path()); });
+  CHECK_THAT(failure.message, EndsWith("; left out: a (no pictures, 1 hidden picture)"));
 }
 
 TEST_CASE("bad files and folders are refused, or listed and skipped") {
