@@ -442,12 +442,13 @@ class ImageList : public PictureFiles {
   void read_rows(CsvReader csv) {
     std::vector<std::string> fields;
     const ListColumns columns = read_header(csv, fields);
-    // Looks up samples by path without copying the paths.
-    auto hash = [this](std::uint32_t sample) {
-      return std::hash<std::string_view>()(path_view(sample));
+    // Looks up samples by absolute path without storing these paths.
+    const auto absolute = [this](std::uint32_t sample) {
+      return normal_path((folder_ / path_view(sample)).native());
     };
-    auto same = [this](std::uint32_t one, std::uint32_t other) {
-      return path_view(one) == path_view(other);
+    auto hash = [&](std::uint32_t sample) { return std::hash<std::string>()(absolute(sample)); };
+    auto same = [&](std::uint32_t one, std::uint32_t other) {
+      return absolute(one) == absolute(other);
     };
     std::unordered_set<std::uint32_t, decltype(hash), decltype(same)> known(0, hash, same);
     while (csv.next(fields)) {

@@ -356,9 +356,9 @@ struct ListKind {
 /// Reads a list of pictures: a CSV file (RFC 4180, UTF-8, with a header) with the columns `path` or
 /// `file_name` (relative to the list, or absolute), `label` and optionally `holdout` (train,
 /// validation, test). If all labels are integers, they are class numbers; otherwise, the sorted
-/// labels are the classes. Repeated rows are left out and counted. Opens no pictures. Throws
-/// Error(kData) with the list and line for a malformed row, a missing file, a path with two labels,
-/// or an unknown word in `holdout`.
+/// labels are the classes. Repeated rows are left out and counted; paths are compared in absolute,
+/// lexically normal form. Opens no pictures. Throws Error(kData) with the list and line for a
+/// malformed row, a missing file, a path with two labels, or an unknown word in `holdout`.
 std::shared_ptr<ImageSource> open_image_list(const fs::path& file, const ListKind& kind,
                                              BadSamples& bad);
 

@@ -97,6 +97,21 @@ TEST_CASE("duplicate rows are dropped, and contradictory ones are refused") {
               ExitCode::kData, "line 4: ", "also on line 2, with a different holdout");
 }
 
+TEST_CASE("a file is recognised in all spellings of its path") {
+  const Pictures folder;
+  const std::string name = folder.path().filename().string();
+  for (const std::string& again : {folder.path().string() + "/p/a.png", "../" + name + "/p/a.png",
+                                   std::string("p/../p//a.png")}) {
+    INFO(again);
+    CHECK(open_list(folder, "path,label\np/a.png,x\n" + again + ",x\n")->left_out().duplicates ==
+          1);
+    CHECK_ERROR(open_list(folder, "path,label\np/a.png,x\n" + again + ",y\n"), ExitCode::kData,
+                "line 3: ", "is also on line 2, with a different label");
+    CHECK_ERROR(open_list(folder, "path,label\n" + again + ",x\np/a.png,y\n"), ExitCode::kData,
+                "is also on line 2, with a different label");
+  }
+}
+
 TEST_CASE("a broken list is refused with the line of the error") {
   const Pictures folder;
   const std::vector<std::pair<std::string, std::string>> rows{
