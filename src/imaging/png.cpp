@@ -1,5 +1,8 @@
 #include <png.h>
+#include <zlib.h>
 
+#include <algorithm>
+#include <charconv>
 #include <csetjmp>
 #include <cstring>
 
@@ -11,20 +14,74 @@ namespace {
 
 constexpr std::size_t kPngHeaderEnd = 33;  // signature, length, type, 13 bytes, checksum
 
+Bytes bytes_of(const std::string& text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+/// Returns the text of a chunk if it is a text chunk with this keyword.
+std::optional<std::string> text_in(std::string_view type, std::string_view content,
+                                   std::string_view keyword) {
+  constexpr uLongf kMostText = 1 << 20;  // as in Pillow
+  const auto drop = [&](std::size_t size) {
+    content.remove_prefix(std::min(size, content.size()));
+  };
+  const auto drop_word = [&] { drop(std::min(content.find('\0'), content.size()) + 1); };
+  if (type != "tEXt" && type != "zTXt" && type != "iTXt") return std::nullopt;
+  if (content.substr(0, content.find('\0')) != keyword) return std::nullopt;
+  drop_word();
+  const bool is_compressed = type == "zTXt" || (type == "iTXt" && !content.starts_with('\0'));
+  if (type != "tEXt") drop(type == "zTXt" ? 1 : 2);  // the method, after a flag
+  if (type == "iTXt") {
+    drop_word();  // language
+    drop_word();  // translated keyword
+  }
+  if (!is_compressed) return std::string(content);
+  std::string text(kMostText, '\0');
+  uLongf size = kMostText;
+  const int result = ::uncompress(reinterpret_cast<Bytef*>(text.data()), &size,
+                                  reinterpret_cast<const Bytef*>(content.data()), content.size());
+  text.resize(result == Z_OK ? size : 0);
+  return text;
+}
+
+/// Returns the content of a raw profile: hexadecimal digits after three lines; "" if it is invalid.
+std::string parse_profile(std::string_view text) {
+  for (int line = 0; line < 3; ++line) {
+    const std::size_t end = text.find('\n');
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
+  }
+  std::string digits(text);
+  std::erase_if(digits, [](char each) { return each == ' ' || each == '\n' || each == '\r'; });
+  std::string bytes;
+  for (std::size_t at = 0; at + 1 < digits.size(); at += 2) {
+    unsigned byte = 0;
+    const char* end = &digits[at] + 2;
+    if (std::from_chars(&digits[at], end, byte, 16).ptr != end) return "";
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
+}
+
 /// Reads the relevant chunks after the header.
 void read_chunks(Bytes bytes, Header& header) {
-  constexpr std::string_view kXmp{"XML:com.adobe.xmp\0\0", 19};  // uncompressed
-  constexpr std::size_t kAround = 12;                            // length, type, checksum
+  constexpr std::size_t kAround = 12;  // length, type, checksum
   Orientation orientation;
+  bool has_exif = false;
+  std::string profile;  // like eXIf, which has priority
   for (std::size_t at = kPngHeaderEnd; at + kAround <= bytes.size();) {
     const auto length = static_cast<std::size_t>(big_endian(bytes, at, 4));
     if (length > bytes.size() - at - kAround) break;
+    const std::string_view type = text_of(bytes.subspan(at + 4, 4));
     const Bytes content = bytes.subspan(at + 8, length);
-    if (has_text(bytes, at + 4, "tRNS") || has_text(bytes, at + 4, "gAMA")) header.is_plain = false;
-    if (has_text(bytes, at + 4, "eXIf")) orientation.add_exif(content);
-    if (has_text(bytes, at + 4, "iTXt") && has_text(content, 0, kXmp)) orientation.add_xmp(content);
+    const auto text = [&](const char* keyword) { return text_in(type, text_of(content), keyword); };
+    if (type == "tRNS" || type == "gAMA") header.is_plain = false;
+    if (type == "eXIf") orientation.add_exif(content);
+    has_exif = has_exif || type == "eXIf";
+    if (const auto xmp = text("XML:com.adobe.xmp")) orientation.add_xmp(bytes_of(*xmp));
+    if (const auto exif = text("Raw profile type exif")) profile = parse_profile(*exif);
     at += kAround + length;
   }
+  if (!has_exif) orientation.add_exif(bytes_of(profile));
   header.orientation = orientation.value();
   if (header.orientation != 1) header.is_plain = false;
 }

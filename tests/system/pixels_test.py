@@ -110,6 +110,39 @@ def pngs():
         yield f"xmp-{value}.png", saved(photo("L", 12, 7, value), "PNG", pnginfo=info)
 
 
+    for name, chunks in png_texts():
+        yield f"{name}.png", raw_png(12, 7, 8, 0, [bytes(range(9 * y, 9 * y + 12)) for y in range(7)], chunks)
+
+
+def raw_profile(value, lines=True, prefix=b"Exif\0\0"):
+    """Returns EXIF as ImageMagick and exiftool write it into PNG text chunks."""
+    content = prefix + orientation(value).tobytes().removeprefix(b"Exif\0\0")
+    digits = content.hex()
+    digits = "\n".join(digits[at : at + 72] for at in range(0, len(digits), 72)) if lines else digits
+    return b"\nexif\n%8d\n%s\n" % (len(content), digits.encode())
+
+
+def png_texts():
+    """Yields the text chunks of PNGs from which Pillow takes the orientation."""
+    key, xmp_key = b"Raw profile type exif\0", b"XML:com.adobe.xmp\0"
+    for value in range(1, 9):
+        yield f"profile-{value}", [(b"tEXt", key + raw_profile(value))]
+        yield f"packed-profile-{value}", [(b"zTXt", key + b"\0" + zlib.compress(raw_profile(value)))]
+    yield "profile-tiff", [(b"tEXt", key + raw_profile(6, prefix=b""))]
+    yield "profile-one-line", [(b"tEXt", key + raw_profile(6, lines=False))]
+    yield "profile-international", [(b"iTXt", key + b"\0\0en\0\0" + raw_profile(6))]
+    yield "profile-packed-international", [(b"iTXt", key + b"\1\0\0\0" + zlib.compress(raw_profile(6)))]
+    yield "profile-twice", [(b"tEXt", key + raw_profile(6)), (b"tEXt", key + raw_profile(3))]
+    yield "profile-damaged", [(b"zTXt", key + b"\0" + zlib.compress(raw_profile(6))[:-9] + bytes(9))]
+    yield "profile-empty", [(b"tEXt", key)]
+    yield "profile-other", [(b"tEXt", b"Raw profile type exif2\0" + raw_profile(6))]
+    yield "profile-and-exif", [(b"tEXt", key + raw_profile(6)), (b"eXIf", orientation(3).tobytes()[6:])]
+    yield "profile-and-empty-exif", [(b"eXIf", Image.Exif().tobytes()[6:]), (b"tEXt", key + raw_profile(6))]
+    yield "profile-and-xmp", [(b"iTXt", xmp_key + bytes(4) + xmp(8)), (b"tEXt", key + raw_profile(6))]
+    yield "xmp-packed", [(b"iTXt", xmp_key + b"\1\0\0\0" + zlib.compress(xmp(8)))]
+    yield "xmp-text", [(b"tEXt", xmp_key + xmp(8))]
+
+
 def jpegs():
     for mode, sampling, quality in itertools.product(("RGB", "L", "CMYK"), (0, 1, 2), (30, 75, 95)):
         picture = photo(mode, 61, 43, quality)
