@@ -102,7 +102,18 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits
     notes_.emplace_back(
         "the run has no dataset.json: its test set is drawn again from the current files");
   }
-  Sources sources = open_sources(options, splits != Splits::kTrain, known, bad_);
+  try {
+    open(splits, known);
+  } catch (const Error& error) {  // probably because of the unusable samples
+    if (error.code() == ExitCode::kData) bad_.refuse();
+    throw;
+  }
+  if (options.decode != settings::Decode::kOnce) bad_.refuse();
+}
+
+/// Opens the files and splits the samples.
+void DatasetReader::open(Splits splits, const DatasetRecord* record) {
+  Sources sources = open_sources(options_, splits != Splits::kTrain, record, bad_);
   geometry_ = sources.geometry;
   class_names_ = std::move(sources.class_names);
   for (const auto& source : sources.train_sources) classes_ = std::max(classes_, source->classes());
@@ -114,11 +125,11 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits
       notes_.insert(notes_.end(), source->notes().begin(), source->notes().end());
     }
   }
-  hold_out(splits, known);
+  hold_out(splits, record);
   const auto& stored = train_.sources().front()->geometry();
   const bool grows = !stored || !stored->same_shape(geometry_);
   // Decoded or resized images fill memory gradually, so a shortage would only show up later.
-  if (grows && options.decode == settings::Decode::kOnce) require_memory();
+  if (grows && options_.decode == settings::Decode::kOnce) require_memory();
 }
 
 /// Removes test and validation samples from the training set, and applies the limits.
@@ -238,7 +249,7 @@ Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
     const auto count = static_cast<std::size_t>(samples.count());
     const auto images = block(count * image_bytes());
     const auto labels = block(count * sizeof(std::uint16_t));
-    if (count > 0) skip(samples, decode(samples, images.data()), 0, images);
+    if (count > 0 && !bad_.is_full()) skip(samples, decode(samples, images.data()), 0, images);
     ImageSet set = labelled(samples, reinterpret_cast<std::uint16_t*>(labels.data()), owner);
     set.images = images.first(static_cast<std::size_t>(set.count) * image_bytes());
     return set;
@@ -251,8 +262,8 @@ std::shared_ptr<EncodedImages> DatasetReader::encoded(const SampleView& samples)
       EncodedImages{samples, geometry_, options_.decode, options_.decode_threads});
 }
 
-/// Writes the pixels of all samples to `images` and returns the failures. Stops after the first
-/// batch with failures unless bad samples are skipped.
+/// Writes the pixels of all samples to `images` and returns the failures. Unless bad
+/// samples are skipped, stops once there are more than an error names.
 std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
                                                  std::uint8_t* images) const {
   constexpr std::int64_t kBatchPerThread = 64;    // failures and cancellation are checked per batch
@@ -265,7 +276,7 @@ std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
                           static_cast<int>(threads), /*gpu=*/std::nullopt, images});
   const auto failed = pool->decode_range(
       {0, samples.count()}, kBatchPerThread * threads, [this](const auto& failures) {
-        return (failures.empty() || bad_.skips()) && !is_cancelled();
+        return (bad_.skips() || failures.size() <= BadSamples::kMostNamed) && !is_cancelled();
       });
   if (is_cancelled()) throw Error(ExitCode::kRunFailed, "the samples are no longer needed");
   return failed;
@@ -417,6 +428,7 @@ void DatasetReader::note_repeated_files(Dataset& dataset) const {
 }
 
 Dataset DatasetReader::finish(Dataset dataset) const {
+  bad_.refuse();
   Hasher hasher;
   for (const auto& [unused, set] : kSplits) hash_split(hasher, dataset.*set);
   dataset.hash = hasher.named_digest();

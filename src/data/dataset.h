@@ -119,6 +119,7 @@ class DatasetReader {
   bool is_cancelled() const { return cancelled_ != nullptr && *cancelled_; }
   std::shared_ptr<EncodedImages> encoded(const SampleView& samples) const;
   std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
+  void open(Splits splits, const DatasetRecord* record);
   void hold_out(Splits splits, const DatasetRecord* record);
   void draw_validation(std::vector<std::int64_t> left);
   void note_drawn(const Drawn& drawn, const char* key);

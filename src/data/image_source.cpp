@@ -1,7 +1,10 @@
+#include <spdlog/fmt/ranges.h>
+
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <iterator>
+#include <span>
 #include <tuple>
 
 #include "base/file.h"
@@ -118,6 +121,15 @@ void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
     fail_data("{}: is {} x {} pixels while others are {} x {}; set data.size to resize", name,
               own.height, own.width, wanted.height, wanted.width);
   }
+}
+
+void BadSamples::refuse() const {
+  constexpr const char* kAdvice = "to skip such samples: data.on_bad_sample \"skip\"";
+  if (skip_ || messages_.empty()) return;
+  if (messages_.size() == 1) fail_data("{}; {}", messages_.front(), kAdvice);
+  const std::size_t named = std::min(messages_.size(), kMostNamed);
+  fail_data("{}{} samples are unusable; {}\n  {}", is_full() ? "more than " : "", named, kAdvice,
+            fmt::join(std::span(messages_).first(named), "\n  "));
 }
 
 void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& options) {

@@ -141,7 +141,7 @@ ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options,
   const ImageGeometry stated = converted(source.geometry().value_or(ImageGeometry{}), options);
   if (source.geometry() || (stated.fits_channels && stated.fits_size)) return stated;
   Buffer buffer;
-  for (std::int64_t sample = 0; sample < source.count(); ++sample) {
+  for (std::int64_t sample = 0; sample < source.count() && !bad.is_full(); ++sample) {
     try {
       const imaging::Image first =
           imaging::decode(source.read(sample, buffer), source.sample_name(sample), stated.decode);

@@ -65,24 +65,29 @@ void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& opti
 void decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::string& name,
                     std::uint8_t* out);
 
-/// Handles unusable samples: either the first one is thrown as an Error, or all are skipped and
-/// listed.
+/// Collects unusable samples, which are either skipped and listed or, together, an Error.
 class BadSamples {
  public:
+  static constexpr std::size_t kMostNamed = 10;  // in an Error
+
   explicit BadSamples(bool skip) : skip_(skip) {}
 
   bool skips() const { return skip_; }
-  /// Adds a message that begins with the sample's name. Throws it as Error(kData), with advice,
-  /// unless bad samples are skipped.
+  /// Returns whether an Error would not name further samples.
+  bool is_full() const { return !skip_ && messages_.size() > kMostNamed; }
+  /// Adds a message that begins with the sample's name.
   void add(const std::string& message) {
-    if (!skip_) fail_data(message + "; to skip such samples: data.on_bad_sample \"skip\"");
-    skipped_.push_back(message);
+    if (is_full() || (!skip_ && std::ranges::count(messages_, message) > 0)) return;
+    messages_.push_back(message);
   }
-  const std::vector<std::string>& skipped() const { return skipped_; }
+  /// Throws Error(kData) with all messages and advice, unless bad samples are skipped.
+  void refuse() const;
+  /// Returns all messages, for the user.
+  const std::vector<std::string>& skipped() const { return messages_; }
 
  private:
   bool skip_;
-  std::vector<std::string> skipped_;
+  std::vector<std::string> messages_;
 };
 
 /// Counts of files and samples of a data set that were skipped, by reason.

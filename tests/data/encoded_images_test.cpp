@@ -92,14 +92,26 @@ TEST_CASE("RGB images are stored as planes, and all are converted to the size an
   CHECK(open_dataset(options).test.height == 4);
 }
 
-TEST_CASE("the first of several bad samples is reported, regardless of thread timing") {
+TEST_CASE("all bad samples are reported in order, or the first ten if there are more") {
   const TempFolder folder;
   const auto options = cats_and_dogs(folder);
-  const std::string whole = png(4, 3, 1, 7);
-  for (const char* name : {"train/dog/105.png", "train/cat/117.png", "train/cat/142.png"}) {
-    folder.write(name, whole.substr(0, whole.size() - 20));
+  const std::string cut = png(4, 3, 1, 7).substr(0, 50);
+  const auto name_of = [&](const std::string& name) {
+    return "\n  " + (folder.path() / name).string() + ": ";
+  };
+  folder.write("test/dog/101.png", "");
+  for (const char* name : {"train/dog/105.png", "train/cat/100.png", "test/cat/102.png"}) {
+    folder.write(name, cut);
   }
-  CHECK_ERROR(open_dataset(options), ExitCode::kData, "/train/cat/117.png: ");
+  CHECK_ERROR(open_dataset(options), ExitCode::kData,
+              "4 samples are unusable; to skip such samples: data.on_bad_sample \"skip\"\n",
+              name_of("test/dog/101.png"), name_of("train/cat/100.png"),
+              name_of("train/dog/105.png"), name_of("test/cat/102.png"));
+  for (int i = 110; i < 130; ++i) folder.write("train/cat/" + std::to_string(i) + ".png", cut);
+  const auto failure = error_of([&] { open_dataset(options); });
+  CHECK_THAT(failure, IsError(ExitCode::kData, "more than 10 samples are unusable; ",
+                              name_of("train/cat/117.png")));
+  CHECK_THAT(failure.message, !ContainsSubstring("118.png"));
 }
 
 TEST_CASE("on request, bad samples are skipped and listed") {

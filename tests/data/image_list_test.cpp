@@ -24,8 +24,8 @@ struct Pictures : TempFolder {
 
 std::shared_ptr<ImageSource> open_list(const TempFolder& folder, const std::string& text,
                                        ListKind kind = {}) {
-  BadSamples bad(/*skip=*/false);
-  return open_image_list(folder.write("list.csv", text), kind, bad);
+  return open_without_bad_samples(
+      [&](BadSamples& bad) { return open_image_list(folder.write("list.csv", text), kind, bad); });
 }
 
 TEST_CASE("lists are read according to RFC 4180") {

@@ -25,8 +25,7 @@ std::map<std::string, std::string> three_samples() {
 }
 
 std::shared_ptr<ImageSource> open_database(const std::filesystem::path& path) {
-  BadSamples bad(/*skip=*/false);
-  return open_lmdb(path, bad);
+  return open_without_bad_samples([&](BadSamples& bad) { return open_lmdb(path, bad); });
 }
 
 TEST_CASE("an LMDB opened by folder or file yields its samples in key order") {

@@ -345,8 +345,8 @@ TEST_CASE("a test set uses the class numbers of the training set and must have t
   const auto set = open_image_folder(folder.path(), bad);
   CHECK_ERROR(set->use_classes({"cat"}, bad), ExitCode::kData,
               "the training set does not have this class: dog");
-  CHECK_ERROR(set->use_classes({"bee", "cat", "dog"}, bad), ExitCode::kData,
-              "no pictures of this training class: bee");
+  set->use_classes({"bee", "cat", "dog"}, bad);
+  CHECK_ERROR(bad.refuse(), ExitCode::kData, "no pictures of this training class: bee");
 }
 
 TEST_CASE("a folder that is not a data set is refused, and the error names it") {

@@ -28,10 +28,24 @@ inline Dataset open_dataset(const settings::DataOptions& options, Splits splits 
   return options.decode == settings::Decode::kOnce ? reader.read() : reader.stream();
 }
 
+/// Opens a source with `open`, and throws the bad samples that it finds, as DatasetReader does.
+template <typename Open>
+std::shared_ptr<ImageSource> open_without_bad_samples(const Open& open) {
+  BadSamples bad(/*skip=*/false);
+  std::shared_ptr<ImageSource> source;
+  try {
+    source = open(bad);
+  } catch (const Error&) {
+    bad.refuse();
+    throw;
+  }
+  bad.refuse();
+  return source;
+}
+
 /// Opens a folder of pictures; a bad picture is an error.
 inline std::shared_ptr<ImageSource> open_pictures(const std::filesystem::path& folder) {
-  BadSamples bad(/*skip=*/false);
-  return open_image_folder(folder, bad);
+  return open_without_bad_samples([&](BadSamples& bad) { return open_image_folder(folder, bad); });
 }
 
 /// Returns a copy of the bytes of a sample in a source or a view.
