@@ -81,7 +81,8 @@ class Draft {
       : pictures_(pictures), survey_(pictures.survey), weights_(weights) {}
 
   ProposedConfig finish() && {
-    because("{} pictures of {} classes, {}{} each", count_, pictures_.class_sizes.size(),
+    because("{} of {}, {}{} each", counted(count_, "picture"),
+            counted(std::ssize(pictures_.class_sizes), "class"),
             fewest_ < most_ ? fmt::format("from {} to ", fewest_) : "", most_);
     choose_sets();
     choose_images();
@@ -124,8 +125,8 @@ class Draft {
                               : fmt::format("; the pictures in {} are not used",
                                             on_one_line(pictures_.validation->filename().string()));
     if (fewest_ < kEnoughToValidate) {
-      because("data.validation: none, because the smallest class has only {} pictures{}", fewest_,
-              unused);
+      because("data.validation: none, because the smallest class has only {}{}",
+              counted(fewest_, "picture"), unused);
     } else {
       data_["validation"] = 0.1;
       because(

@@ -214,11 +214,11 @@ void log_run(const Worker& worker, const data::Dataset& dataset, const report::S
   if (summary.execution == "graph") processes += ", CUDA graphs";
   const data::ImageSet& images = dataset.train;
   const std::int64_t held_out = dataset.validation.count;
-  spdlog::info("{} training{} and {} test images of {}x{}x{}, {} classes{}",
+  spdlog::info("{} training{} and {} test images of {}x{}x{}, {}{}",
                report::with_thousands(images.count),
                held_out > 0 ? ", " + report::with_thousands(held_out) + " validation" : "",
                report::with_thousands(dataset.test.count), images.channels, images.height,
-               images.width, images.classes,
+               images.width, counted(images.classes, "class"),
                report::class_sizes_text(images.class_sizes(), dataset.class_names));
   spdlog::info("{}", processes);
   if (const auto& ema = worker.config.train.ema) {

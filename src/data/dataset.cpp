@@ -37,8 +37,9 @@ std::vector<std::int64_t> recorded_test(const SampleView& samples, const Dataset
   const auto missing = std::ranges::count(positions, -1);
   if (missing == 0) return positions;
   const auto first = std::ranges::find(positions, -1) - positions.begin();
-  fail_data("{}: {} of the {} test files of the run are missing; the first is {}", samples.name(),
-            missing, positions.size(), record.test[static_cast<std::size_t>(first)]);
+  fail_data("{}: {} of the run's {} {} missing; the first is {}", samples.name(), missing,
+            counted(std::ssize(positions), "test file"), missing == 1 ? "is" : "are",
+            record.test[static_cast<std::size_t>(first)]);
 }
 
 void add(LeftOut& sum, const LeftOut& more) {
@@ -205,8 +206,8 @@ SampleView DatasetReader::limited(const SampleView& samples, std::optional<std::
                                   const char* key, std::int64_t& left_out) const {
   if (!limit) return samples;
   if (*limit > samples.count()) {
-    fail_data("{}: data.{} is {}, but there are {} images", samples.name(), key, *limit,
-              samples.count());
+    fail_data("{}: data.{} is {}, but the set has only {}", samples.name(), key, *limit,
+              counted(samples.count(), "image"));
   }
   left_out = samples.count() - *limit;
   if (!options_.has_picture_files()) return samples.select(positions({0, *limit}));

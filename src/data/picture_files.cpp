@@ -463,7 +463,7 @@ class ImageList : public PictureFiles {
   bool add_row(const CsvReader& csv, const ListColumns& columns,
                const std::vector<std::string>& fields) {
     if (fields.size() != columns.count) {
-      csv.fail("{} fields, but the header has {}", fields.size(), columns.count);
+      csv.fail("{}, but the header has {}", counted(std::ssize(fields), "field"), columns.count);
     }
     const std::string& written = fields[columns.path];
     const std::string& label = fields[columns.label];

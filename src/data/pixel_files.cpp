@@ -3,6 +3,7 @@
 #include <limits>
 #include <mutex>
 
+#include "base/print.h"
 #include "base/system.h"
 #include "data/gzip_stream.h"
 #include "data/sources.h"
@@ -198,8 +199,8 @@ class IdxSource : public ImageSource {
     const auto& shape = reader.shape();
     reader.require_dimensions(shape.size() == 1, "1 (labels)");
     if (shape[0] != images_.shape()[0]) {
-      imaging::fail_at(reader.name(), 4, "{} labels, but {} has {} images", shape[0], name_,
-                       images_.shape()[0]);
+      imaging::fail_at(reader.name(), 4, "{}, but {} has {}", counted(shape[0], "label"), name_,
+                       counted(images_.shape()[0], "image"));
     }
     labels_ = reader.read_labels(max_classes);
     classes_ = max_classes < kMostClasses

@@ -159,8 +159,8 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
   if (!source.geometry()) return;
   const std::int64_t channels = source.geometry()->channels;
   if ((options.size || options.channels) && channels != 1 && channels != 3) {
-    fail_data("{}: images with {} channels; data.size and data.channels need 1 or 3", source.name(),
-              channels);
+    fail_data("{}: images with {}; data.size and data.channels need 1 or 3", source.name(),
+              counted(channels, "channel"));
   }
   const ImageGeometry own = converted(*source.geometry(), options);
   if (own.same_shape(sources.geometry)) return;

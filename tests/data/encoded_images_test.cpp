@@ -197,7 +197,7 @@ TEST_CASE("samples beyond a limit are not decoded") {
   options.limit_test = 7;
   for (const bool streams : {false, true}) {
     CHECK_ERROR((streams ? streamed(options) : open_dataset(options)), ExitCode::kData,
-                "data.limit_test is 7, but there are 6 images");
+                "data.limit_test is 7, but the set has only 6 images");
   }
 }
 

@@ -205,7 +205,7 @@ TEST_CASE("image and label files that do not match are refused") {
   using Misfit = std::tuple<std::string, std::string, const char*, const char*>;
   const std::vector<Misfit> table{
       {good_images, idx_header({3}) + "\x01\x02\x03", "labels", "byte 4: 3 labels, but "},
-      {good_images, idx_header({1}) + "\x01", "labels", "byte 4: 1 labels, but "},
+      {good_images, idx_header({1}) + "\x01", "labels", "byte 4: 1 label, but "},
       {good_images, idx_header({2, 1}) + "\x01\x02", "labels", "byte 3: the header states 2"},
       {good_images, good_images, "labels", "byte 3: the header states 3"},
       {good_labels, good_labels, "images", "byte 3: the header states 1"},

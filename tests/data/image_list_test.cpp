@@ -122,7 +122,7 @@ TEST_CASE("a broken list is refused with the line of the error") {
       {"path,label,label\n", "duplicate column label"},
       {"path,file_name,label\n", "both path and file_name"},
       {"p/a.png,x\np/b.png,y\n", "found \"p/a.png,x\""},
-      {"path,label\np/a.png\n", "line 2: 1 fields, but the header has 2"},
+      {"path,label\np/a.png\n", "line 2: 1 field, but the header has 2"},
       {"path,label\np/a.png,x,\n", "line 2: 3 fields"},
       {"path,label\np/a.png,\n", "line 2: no label"},
       {"path,label\n,x\n", "line 2: no path"},

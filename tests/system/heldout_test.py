@@ -142,7 +142,7 @@ def test_one_folder_gives_the_same_weights_with_any_number_of_processes_and_eval
     (photos / record["test"][0]).unlink()
     for command in ("evaluate", "predict"):
         gone = run(command, "--checkpoint", folder / "model.pt", *["--test"] * (command == "predict"), expect=3)
-        assert f"1 of the {len(record['test'])} test files of the run are missing; the first is {record['test'][0]}" in gone.stderr
+        assert f"1 of the run's {len(record['test'])} test files is missing; the first is {record['test'][0]}" in gone.stderr
 
 
 def test_a_stopped_run_resumes_bit_identically_but_not_with_different_files(tmp_path, photos):
