@@ -152,12 +152,10 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
   return *store;
 }
 
-constexpr const char* kRefused = "refused";  // value: an exit code
-constexpr const char* kMessage = "message";
-
-constexpr const char* kTold = "told";  // of the refusal
+constexpr const char* kVerdict = "verdict";  // of rank 0: a Refusal, or "" to start the run
+constexpr const char* kRead = "read";        // the verdict and all entries
 constexpr const char* kJoined = "joined";
-constexpr const char* kCompared = "compared";
+constexpr double kAnswer_s = 1;  // time that other ranks have to read the verdict after the timeout
 
 /// Returns the key that a rank sets when it has `done` something.
 std::string key_of(const char* done, int rank) {
@@ -169,15 +167,6 @@ std::vector<std::string> keys_of(const char* done, int first, int world_size) {
   std::vector<std::string> keys;
   for (int rank = first; rank < world_size; ++rank) keys.push_back(key_of(done, rank));
   return keys;
-}
-
-/// If rank 0 refused to start the run, acknowledges the refusal and throws it.
-void check_refusal(c10d::Store& store, int own_rank) {
-  const auto entry = nlohmann::json::parse(store.get_to_str(key_of(kJoined, 0)));
-  if (!entry.contains(kRefused)) return;
-  store.set(key_of(kTold, own_rank), "");
-  throw Error(entry.at(kRefused).get<ExitCode>(),
-              "rank 0 cannot start the run: " + entry.at(kMessage).get<std::string>());
 }
 
 /// Returns whether all keys are set before the deadline.
@@ -192,24 +181,57 @@ bool are_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline&
   }
 }
 
-void wait_for_all(c10d::Store& store, const RendezvousOptions& options) {
-  const int world_size = options.identity.world_size;
-  Deadline deadline(options.timeout_s);
-  const std::vector<std::string> keys = keys_of(kJoined, 0, world_size);
-  if (are_set(store, {keys.front()}, deadline)) {
-    check_refusal(store, options.identity.rank);
-    if (are_set(store, keys, deadline)) return;
+/// Waits until the other ranks have read rank 0's verdict, because the store may end with rank 0.
+void wait_for_readers(c10d::Store& store, int world_size, Deadline& deadline) {
+  Deadline extended(std::max(deadline.left_s(), kAnswer_s));
+  (void)are_set(store, keys_of(kRead, 1, world_size), extended);
+}
+
+struct Refusal {
+  ExitCode code = ExitCode::kDone;
+  std::string message;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Refusal, code, message)
+
+/// Reports to the other ranks why rank 0 refuses to start the run, and waits until they know.
+void publish_refusal(c10d::Store& store, const RendezvousOptions& options, const Refusal& refusal,
+                     Deadline& deadline) {
+  try {
+    store.set(kVerdict, json_text(nlohmann::json(refusal)));
+    wait_for_readers(store, options.identity.world_size, deadline);
+  } catch (const std::exception& error) {
+    spdlog::debug("cannot report the refusal to other ranks: {}", short_message(error));
   }
-  // Throws if the store has died.
+}
+
+/// Throws an error with the missing ranks if there are any.
+void require_all(c10d::Store& store, const RendezvousOptions& options) {
+  const int world_size = options.identity.world_size;
   std::vector<std::string> missing;
   for (int rank = 0; rank < world_size; ++rank) {
+    // Throws if the store has died.
     if (!store.check({key_of(kJoined, rank)})) missing.push_back("rank " + std::to_string(rank));
   }
+  if (missing.empty()) return;
   throw Error(ExitCode::kDistributed,
               fmt::format("{} of {} ranks joined within {:g} s (launch.rendezvous_timeout_s), "
                           "missing: {}",
                           world_size - std::ssize(missing), world_size, options.timeout_s,
                           fmt::join(missing, ", ")));
+}
+
+/// Waits for rank 0's verdict, and throws it if it is a refusal.
+void check_verdict(c10d::Store& store, const RendezvousOptions& options) {
+  Deadline deadline(options.timeout_s + kAnswer_s);
+  if (!are_set(store, {kVerdict}, deadline)) {
+    require_all(store, options);
+    throw PeerError("lost another rank during rendezvous: rank 0 no longer answers");
+  }
+  const std::string verdict = store.get_to_str(kVerdict);
+  if (verdict.empty()) return;
+  const auto refusal = nlohmann::json::parse(verdict).get<Refusal>();
+  store.set(key_of(kRead, options.identity.rank), "");
+  throw Error(refusal.code, refusal.message);
 }
 
 std::string link_target(const char* path) {
@@ -254,11 +276,13 @@ std::vector<std::string> gpu_names(std::vector<std::string> addresses) {
   return addresses;
 }
 
-/// Runs on every rank, so that no rank waits for one that refused.
-void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& result) {
+/// Compares the entries of the ranks as they join, and finds out which hosts and GPUs they share.
+void compare_rank_infos(c10d::Store& store, const RendezvousOptions& options, Deadline& deadline,
+                        RendezvousResult& result) {
   const RankInfo of_rank_0 = rank_info_of(store, 0);
   std::vector<std::vector<std::string>> gpus{of_rank_0.gpus};
-  for (int rank = 1; rank < world_size; ++rank) {
+  for (int rank = 1; rank < options.identity.world_size; ++rank) {
+    if (!are_set(store, {key_of(kJoined, rank)}, deadline)) require_all(store, options);
     const RankInfo info = rank_info_of(store, rank);
     result.one_host = result.one_host && info.host == of_rank_0.host;
     gpus.push_back(info.gpus);
@@ -280,43 +304,48 @@ void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& re
   result.gpus = launch::share_out_gpus(gpus);
 }
 
+/// Joins the other ranks. Rank 0 compares their entries first and, if they do not fit, refuses to
+/// start the run on all ranks.
+RendezvousResult join(const c10::intrusive_ptr<c10d::Store>& store,
+                      const RendezvousOptions& options) {
+  const int rank = options.identity.rank;
+  const int world_size = options.identity.world_size;
+  store->set(key_of(kJoined, rank),
+             json_text(nlohmann::json(RankInfo{world_size, options.fingerprint, options.backend,
+                                               gpu_names(options.gpus), host_identity()})));
+  RendezvousResult joined;
+  joined.store = store;
+  if (rank != 0) check_verdict(*store, options);
+  Deadline deadline(options.timeout_s);
+  try {
+    compare_rank_infos(*store, options, deadline, joined);
+  } catch (const Error& error) {
+    if (rank == 0) publish_refusal(*store, options, {error.code(), error.what()}, deadline);
+    throw;
+  }
+  store->set(rank == 0 ? kVerdict : key_of(kRead, rank), "");
+  // Each rank may now refuse the shared GPUs on its own and exit.
+  if (rank == 0 && !joined.gpus.one_each()) wait_for_readers(*store, world_size, deadline);
+  return joined;
+}
+
 }  // namespace
 
 void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message) {
   c10d::PrefixStore store(options.identity.store_prefix, connect_to_store(options));
-  try {
-    store.set(key_of(kJoined, 0), json_text(nlohmann::json{{kRefused, code}, {kMessage, message}}));
-    store.wait(keys_of(kTold, 1, options.identity.world_size), to_milliseconds(options.timeout_s));
-  } catch (const std::exception& error) {
-    spdlog::debug("not all ranks learned of the refusal: {}", short_message(error));
-  }
+  Deadline deadline(options.timeout_s);
+  publish_refusal(store, options, {code, "rank 0 cannot start the run: " + message}, deadline);
 }
 
 RendezvousResult rendezvous(const RendezvousOptions& options) {
-  const int world_size = options.identity.world_size;
-  if (world_size == 1) return {nullptr, true, launch::share_out_gpus({options.gpus})};
+  const bool is_alone = options.identity.world_size == 1;
+  if (is_alone) return {nullptr, true, launch::share_out_gpus({options.gpus})};
   const auto tcp_store = connect_to_store(options);
   auto store = c10::make_intrusive<c10d::PrefixStore>(options.identity.store_prefix, tcp_store);
-  constexpr double kMargin_s = 2;
+  constexpr double kMargin_s = 2 + kAnswer_s;
   Deadline deadline(options.timeout_s + kMargin_s);
   auto result = translate_failures("rendezvous", [&] {
-    return finish_before(deadline, [store, options, world_size]() -> RendezvousResult {
-      store->set(key_of(kJoined, options.identity.rank),
-                 json_text(nlohmann::json(RankInfo{world_size, options.fingerprint, options.backend,
-                                                   gpu_names(options.gpus), host_identity()})));
-      wait_for_all(*store, options);
-      RendezvousResult joined;
-      joined.store = store;
-      compare_rank_infos(*store, world_size, joined);
-      if (joined.gpus.one_each()) return joined;
-      // Each rank may then refuse the shared GPUs on its own and exit, so rank 0, which may serve
-      // the store, waits until all have read the entries.
-      store->set(key_of(kCompared, options.identity.rank), "");
-      if (options.identity.rank == 0) {
-        store->wait(keys_of(kCompared, 1, world_size), to_milliseconds(options.timeout_s));
-      }
-      return joined;
-    });
+    return finish_before(deadline, [store, options] { return join(store, options); });
   });
   if (result) return *result;
   throw Error(ExitCode::kDistributed,

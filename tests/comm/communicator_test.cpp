@@ -277,7 +277,7 @@ TEST_CASE("the error about an incomplete rendezvous lists the missing ranks") {
                               "missing: rank 1, rank 2"));
 }
 
-TEST_CASE("no rank continues if one has a different config, world size or backend") {
+TEST_CASE("all ranks report it if one has a different config, world size or backend") {
   using Change = void (*)(RendezvousOptions&);
   const auto [change, message] = GENERATE(table<Change, const char*>({
       {[](RendezvousOptions& options) { options.fingerprint = "another config"; },
@@ -300,8 +300,34 @@ TEST_CASE("no rank continues if one has a different config, world size or backen
       });
     });
   });
-  CHECK_THAT(failures[0], IsError(ExitCode::kConfig, message));
-  CHECK_FALSE(failures[1].message.empty());  // either the same error, or the loss of rank 0's store
+  for (const Failure& failure : failures) CHECK_THAT(failure, IsError(ExitCode::kConfig, message));
+}
+
+TEST_CASE("ranks that joined report the missing ones although rank 0's timeout expires earlier") {
+  Meeting meeting(3);
+  std::vector<Failure> failures(2);
+  on_ranks(2, [&](int rank) {
+    failures[static_cast<std::size_t>(rank)] = error_of([&] {
+      meeting.meet(
+          rank, [](RendezvousOptions&) {}, rank == 0 ? 1 : kLong_s);
+    });
+  });
+  for (const Failure& failure : failures) {
+    CHECK_THAT(failure, IsError(ExitCode::kDistributed, "2 of 3 ranks joined within 1 s"));
+    CHECK_FALSE(failure.is_peer_error);
+  }
+}
+
+TEST_CASE("a refusal of rank 0 reaches a rank that joins later") {
+  const int port = launch::listen_on_loopback().port;
+  Failure failure;
+  on_ranks(2, [&](int rank) {
+    const RendezvousOptions options = rendezvous_of(rank, 2, port, -1, kLong_s);
+    if (rank == 0) return publish_refusal(options, ExitCode::kData, "no images");
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    failure = error_of([&] { rendezvous(options); });
+  });
+  CHECK_THAT(failure, IsError(ExitCode::kData, "rank 0 cannot start the run: no images"));
 }
 
 TEST_CASE("all ranks learn which GPUs are shared before rank 0 may destroy the store") {

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy
 import pytest
-from support import BINARY, MNIST, Process, at_once, free_port, own_data, rank_variables, run, swept, train, wait_until, write_config
+from support import (BINARY, MNIST, Process, at_once, free_port, own_data, rank_variables, run, swept, train, wait_until, worker,
+                     write_config)
 
 
 @pytest.mark.parametrize("launcher", ["own", "another"])
@@ -124,6 +125,17 @@ def test_all_ranks_exit_at_once_if_rank_0_refuses_the_folder(tmp_path):
         for rank in ranks:
             assert f"{occupied}: already contains a run" in rank.stderr, rank.stderr
         assert "rank 0 cannot start the run" in ranks[1].stderr
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_all_ranks_report_different_configs(tmp_path, attempt):
+    port = free_port()
+    variables = [rank_variables(rank, 2, port) | {"TORCHELASTIC_ERROR_FILE": tmp_path / f"{rank}.json"} for rank in (0, 1)]
+    with at_once(worker(tmp_path, rank, port, {"epochs": 1 + rank}, variables=variables[rank]) for rank in (0, 1)) as ranks:
+        assert [rank.wait() for rank in ranks] == [2, 2], ranks[1].stderr
+        for rank, process in enumerate(ranks):
+            for text in (process.stderr, (tmp_path / f"{rank}.json").read_text()):
+                assert "rank 1 has a different config than rank 0: give every process the same file and flags" in text
 
 
 def test_a_result_that_cannot_be_written_is_an_error(tmp_path):
