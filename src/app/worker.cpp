@@ -184,6 +184,43 @@ comm::Communicator connect(Worker& worker) {
           worker.config.launch.hang_timeout_s + margin_s};
 }
 
+/// Creates the worker and connects it to the other ranks. Collective.
+std::unique_ptr<Worker> join_run(launch::Job job) {
+  end_on_stop_signals(/*trains=*/job.command == launch::Command::kTrain);
+  silence_libtorch(job.log_level);
+  settings::RunConfig config = settings::parse_run_config(
+      {job.config_path.string(), job.config, job.config_path.parent_path()});
+  const launch::WorkerIdentity identity = own_identity();
+  if (job.refusal_code != 0) {  // the front end has printed it
+    const auto code = static_cast<ExitCode>(job.refusal_code);
+    comm::publish_refusal(rendezvous_of(config, identity), code, job.refusal);
+    ::_exit(job.refusal_code);
+  }
+  launch::Placement placement;
+  if (!launch::needs_one_cpu(job.command)) {
+    launch::Machine machine = launch::this_machine();
+    machine.same_for_all = identity.launcher == launch::LauncherKind::kOwn;
+    placement =
+        launch::choose_placement(config, machine, identity.local_rank, identity.local_world_size);
+  }
+  auto board = launch::StatusBoard::attach(handed_over_or("status", launch::kStatusFd, -1),
+                                           identity.local_world_size);
+  auto worker = std::make_unique<Worker>(
+      Worker{std::move(job), std::move(config), identity, placement, std::move(board), {}, {}});
+  worker->run_folder = worker->job.run_folder;
+  set_up_log(*worker);
+  set_up_host(*worker);
+  worker->enter(launch::Phase::kRendezvous);
+  worker->communicator = connect(*worker);
+  worker->communicator.report_to(worker->status());
+  if (worker->job.command == launch::Command::kTrain &&
+      identity.launcher != launch::LauncherKind::kOwn) {
+    worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
+    if (!worker->is_rank0()) set_up_log(*worker);  // the folder of its log file is now known
+  }
+  return worker;
+}
+
 // Data and model of a worker.
 
 /// Returns the failures of all ranks, in sample order. Collective.
@@ -273,39 +310,15 @@ at::Device Worker::device() const {
 
 std::unique_ptr<Worker> start_worker() {
   launch::Job job = launch::read_job(handed_over_or("job", launch::kJobFd, -1));
-  end_on_stop_signals(/*trains=*/job.command == launch::Command::kTrain);
-  silence_libtorch(job.log_level);
-  settings::RunConfig config = settings::parse_run_config(
-      {job.config_path.string(), job.config, job.config_path.parent_path()});
-  const launch::WorkerIdentity identity = own_identity();
-  if (job.refusal_code != 0) {  // the front end has printed it
-    const auto code = static_cast<ExitCode>(job.refusal_code);
-    comm::publish_refusal(rendezvous_of(config, identity), code, job.refusal);
-    ::_exit(job.refusal_code);
+  try {
+    return join_run(job);
+  } catch (const std::exception&) {
+    // No other rank knows the folder yet. Our own launcher discards it itself.
+    if (!launch::was_handed_over("failure")) {
+      report::discard_run_folder(job.run_folder, job.made_folders);
+    }
+    throw;
   }
-  launch::Placement placement;
-  if (!launch::needs_one_cpu(job.command)) {
-    launch::Machine machine = launch::this_machine();
-    machine.same_for_all = identity.launcher == launch::LauncherKind::kOwn;
-    placement =
-        launch::choose_placement(config, machine, identity.local_rank, identity.local_world_size);
-  }
-  auto board = launch::StatusBoard::attach(handed_over_or("status", launch::kStatusFd, -1),
-                                           identity.local_world_size);
-  auto worker = std::make_unique<Worker>(
-      Worker{std::move(job), std::move(config), identity, placement, std::move(board), {}, {}});
-  worker->run_folder = worker->job.run_folder;
-  set_up_log(*worker);
-  set_up_host(*worker);
-  worker->enter(launch::Phase::kRendezvous);
-  worker->communicator = connect(*worker);
-  worker->communicator.report_to(worker->status());
-  if (worker->job.command == launch::Command::kTrain &&
-      identity.launcher != launch::LauncherKind::kOwn) {
-    worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
-    if (!worker->is_rank0()) set_up_log(*worker);  // the folder of its log file is now known
-  }
-  return worker;
 }
 
 void prepare_kernels(const Worker& worker) {

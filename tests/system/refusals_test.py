@@ -136,6 +136,19 @@ def test_all_ranks_report_different_configs(tmp_path, attempt):
         for rank, process in enumerate(ranks):
             for text in (process.stderr, (tmp_path / f"{rank}.json").read_text()):
                 assert "rank 1 has a different config than rank 0: give every process the same file and flags" in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_ranks_do_not_connect_leaves_no_folder(tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "notes.txt").write_text("mine")
+    config = write_config(tmp_path, {"launch": {"rendezvous_timeout_s": 2}})
+    for output in (tmp_path / "new/run", own):
+        refused = run("--config", config, "--output", output, variables=rank_variables(0, 2), expect=4)
+        assert "1 of 2 ranks joined within 2 s" in refused.stderr, refused.stderr
+    assert not (tmp_path / "new").exists()
+    assert [path.name for path in own.iterdir()] == ["notes.txt"]
 
 
 def test_a_result_that_cannot_be_written_is_an_error(tmp_path):
