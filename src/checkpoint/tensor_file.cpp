@@ -65,6 +65,7 @@ std::string_view find_header(std::span<const std::uint8_t> file) {
   const std::string_view content(reinterpret_cast<const char*>(file.data()), file.size());
   std::string name = content.empty() ? "an empty file" : is_text(content) ? "a text file" : "";
   if (const auto kind = binary_kind(content)) name = kind->name;
+  require(name != "a safetensors file", "is damaged: its header cannot be read");
   require(name != "a text file" || content.find("\"weight_map\"") == content.npos,
           "is an index of sharded weights; merge the tensors of its files into one, in Python");
   require(name.empty(), "is " + name +

@@ -133,6 +133,16 @@ TEST_CASE("a sealed file truncated at any byte is refused") {
   }
 }
 
+TEST_CASE("a file truncated within its header is reported as damaged") {
+  const TempFolder folder;
+  const fs::path path = small_sealed_file(folder);
+  fs::resize_file(path, 100);
+  for (const bool require_seal : {kSealed, kOpen}) {
+    CHECK(reading_tensors(path, require_seal).message ==
+          path.string() + ": is damaged: its header cannot be read");
+  }
+}
+
 std::string length_bytes(std::uint64_t length) {
   std::string bytes(kSafetensorsLengthBytes, '\0');
   std::memcpy(bytes.data(), &length, kSafetensorsLengthBytes);
