@@ -86,7 +86,7 @@ std::string end_run_folder(const Worker& worker, const launch::FailureReport& fa
   }
   report::record_end(worker.run_folder / report::files::kSummary, "failed", failure.message);
   if (worker.config.report.html) report::write_last_page(worker.run_folder);
-  return launch::recovery_advice(worker.run_folder, worker.job.program);
+  return launch::recovery_advice(worker.run_folder, worker.job.program, failure.code, is_mistake);
 }
 
 /// Reports to the launcher why this rank failed: to ours through a pipe, to others on standard

@@ -318,7 +318,7 @@ std::string failure_block(const launch::RunFailure& failure, const launch::Job& 
   if (job.command != Command::kTrain) return text;
   if (failure.rank && failure.died_without_report) text += log_tail(job.run_folder, *failure.rank);
   if (is_refused_start(failure, job)) return text;
-  return text + launch::recovery_advice(job.run_folder, job.program);
+  return text + launch::recovery_advice(job.run_folder, job.program, failure.code, !failure.rank);
 }
 
 void record_failure(const LaunchState& state, const launch::RunFailure& failure) {

@@ -31,10 +31,20 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder
 
 namespace {
 
-/// Returns the command that repeats a run with the same config in a new folder.
-std::string run_command(const fs::path& run_folder, const std::string& program) {
+/// Returns the command that repeats a run with the same config in a folder.
+std::string run_command(const fs::path& run_folder, const std::string& program,
+                        const fs::path& output) {
   return shell_word(program) + " --config " +
-         shell_word((run_folder / settings::run_files::kConfig).string());
+         shell_word((run_folder / settings::run_files::kConfig).string()) + " --output " +
+         shell_word(output.string());
+}
+
+/// Returns a path next to the folder that does not exist yet: "run-2".
+fs::path free_path(const fs::path& folder) {
+  const std::string name = (folder / "").parent_path().string();  // without a trailing slash
+  int number = 2;
+  while (is_there(name + "-" + std::to_string(number))) ++number;
+  return name + "-" + std::to_string(number);
 }
 
 constexpr int kAutomaticCpuProcesses = 2;
@@ -183,20 +193,30 @@ std::string message_of(const std::exception& error,
 
 std::string resume_command(const fs::path& run_folder, const std::string& program,
                            const std::string& resume) {
-  return run_command(run_folder, program) + " --output " + shell_word(run_folder.string()) +
-         " --resume " + shell_word(resume);
+  return run_command(run_folder, program, run_folder) + " --resume " + shell_word(resume);
 }
 
-std::string recovery_advice(const fs::path& run_folder, const std::string& program) try {
+std::string recovery_advice(const fs::path& run_folder, const std::string& program, ExitCode code,
+                            bool is_mistake) try {
+  const bool is_refused = is_mistake && code == ExitCode::kCheckpoint;
   const fs::path folder = run_folder / settings::run_files::kCheckpoints;
   if (const auto newest = newest_whole_checkpoint(folder)) {
     const bool is_best = newest->filename() == kBestCheckpoint;
-    return "  newest checkpoint: " + newest->string() + "\n  continue with: " +
+    const std::string text = "  newest checkpoint: " + newest->string() + "\n";
+    if (is_refused && !is_best) return text;
+    return text + "  continue with: " +
            resume_command(run_folder, program, is_best ? newest->string() : "auto") + "\n";
   }
-  if (saved_steps(folder).empty()) return "  no checkpoint was written\n";
-  return "  none of its checkpoints can be read\n  start again with: " +
-         run_command(run_folder, program) + "\n";
+  const std::string restart = "  start again with: ";
+  if (!saved_steps(folder).empty()) {
+    return "  none of its checkpoints can be read\n" + restart +
+           run_command(run_folder, program, free_path(run_folder)) + "\n";
+  }
+  const bool recurs = is_refused || code == ExitCode::kRunFailed;
+  return "  no checkpoint was written\n" +
+         (recurs || !is_there(run_folder / settings::run_files::kConfig)
+              ? ""
+              : restart + resume_command(run_folder, program) + "\n");
 } catch (const Error& error) {  // shown in addition to the failure, not instead of it
   return "  checkpoints: " + std::string(error.what()) + "\n";
 }

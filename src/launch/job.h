@@ -81,10 +81,13 @@ std::string resume_command(const std::filesystem::path& run_folder,
                            const std::string& program = "mnist-train",
                            const std::string& resume = "auto");
 
-/// Returns the last lines of a message about a failed run: its newest intact checkpoint and the
-/// command that resumes from it, or the command that starts over if no checkpoint can be read.
+/// Returns the last lines of a message about a failed or stopped run: its newest intact checkpoint
+/// and the command that resumes from it, or else the command that starts over. Leaves out commands
+/// that would fail like the run itself: if its checkpoint was refused (a user's mistake with code
+/// kCheckpoint) or, without checkpoints, after kRunFailed, such as a loss that is not finite.
 std::string recovery_advice(const std::filesystem::path& run_folder,
-                            const std::string& program = "mnist-train");
+                            const std::string& program = "mnist-train",
+                            ExitCode code = ExitCode::kDone, bool is_mistake = false);
 
 /// Returns the shell command that classifies an image with the weights in a file.
 std::string predict_command(const std::filesystem::path& weights, const std::string& program);

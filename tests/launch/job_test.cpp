@@ -69,26 +69,41 @@ TEST_CASE("the resume command can be pasted into a shell") {
 
 TEST_CASE("the advice after a failure depends on which checkpoints can be read") {
   const testing::TempFolder run;
-  CHECK(recovery_advice(run.path()) == "  no checkpoint was written\n");
+  constexpr bool kIsMistake = true;
+  const auto advice = [&run](ExitCode code = ExitCode::kDone, bool is_mistake = false) {
+    return recovery_advice(run.path(), "mnist-train", code, is_mistake);
+  };
+  const std::string none = "  no checkpoint was written\n";
+  CHECK(advice() == none);
+  run.write("config.json", "{}");
+  const std::string start_again = "  start again with: " + resume_command(run.path()) + "\n";
+  CHECK(advice() == none + start_again);
+  CHECK(advice(ExitCode::kDistributed) == none + start_again);
+  CHECK(advice(ExitCode::kRunFailed) == none);
+  CHECK(advice(ExitCode::kCheckpoint, kIsMistake) == none);
   const std::string damaged = "damaged, which is long enough for a seal";
   run.write("checkpoints/step-00000009.safetensors", damaged);
-  CHECK(recovery_advice(run.path()) ==
-        "  none of its checkpoints can be read\n  start again with: "
-        "mnist-train --config " +
-            (run.path() / "config.json").string() + "\n");
+  for (const bool is_mistake : {false, kIsMistake}) {
+    CHECK(advice(ExitCode::kCheckpoint, is_mistake) ==
+          "  none of its checkpoints can be read\n  start again with: "
+          "mnist-train --config " +
+              (run.path() / "config.json").string() + " --output " + run.path().string() + "-2\n");
+  }
   const std::string content = "weights";
   Hasher hasher;
   hasher.update(content.data(), content.size());
   const auto seal = hasher.digest();
   const std::string whole = content + std::string(seal.begin(), seal.end());
   const auto best = run.write("checkpoints/best.safetensors", whole);
-  CHECK(recovery_advice(run.path()) ==
+  CHECK(advice(ExitCode::kCheckpoint, kIsMistake) ==
         "  newest checkpoint: " + best.string() + "\n  continue with: " +
             resume_command(run.path(), "mnist-train", best.string()) + "\n");
   const auto older = run.write("checkpoints/step-00000008.safetensors", whole);
-  CHECK(recovery_advice(run.path()) == "  newest checkpoint: " + older.string() +
-                                           "\n  continue with: " + resume_command(run.path()) +
-                                           "\n");
+  const std::string newest = "  newest checkpoint: " + older.string() + "\n";
+  for (const ExitCode code : {ExitCode::kDone, ExitCode::kRunFailed, ExitCode::kCheckpoint}) {
+    CHECK(advice(code) == newest + "  continue with: " + resume_command(run.path()) + "\n");
+  }
+  CHECK(advice(ExitCode::kCheckpoint, kIsMistake) == newest);
 }
 
 TEST_CASE("printed commands show paths inside the working directory as relative") {

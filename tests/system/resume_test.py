@@ -206,7 +206,9 @@ def test_automatic_resume_with_only_damaged_checkpoints_is_refused(tmp_path, wit
     assert all(path.name in process.stderr for path in with_checkpoints.checkpoints())
     # The message must not suggest the same command, which would fail again.
     assert "--resume auto" not in process.stderr and "newest checkpoint" not in process.stderr
-    assert re.search(rf"start again with: \S*mnist-train --config {tmp_path / 'run' / 'config.json'}\n", process.stderr)
+    (command,) = re.findall("start again with: (.*)", process.stderr)
+    assert command.endswith(f"mnist-train --config {tmp_path}/run/config.json --output {tmp_path}/run-2")
+    run(*shlex.split(command)[1:], expect=0)
 
 
 def test_a_damaged_checkpoint_is_refused_and_an_intact_one_suggested(tmp_path, with_checkpoints):
@@ -241,6 +243,8 @@ def test_a_checkpoint_is_refused_if_the_data_files_have_changed(tmp_path):
     write_idx_folder(tmp_path / "set", 255 - pixels, numpy.arange(60) % 10)
     refused = train(tmp_path, {"epochs": 2, "data": data}, "--resume", trained.checkpoints()[-1], expect=5)
     assert "was trained on different data: its config names the same data, so the files differ" in refused.stderr
+    # The command that resumes would be refused like this one.
+    assert f"newest checkpoint: {trained.checkpoints()[-1]}" in refused.stderr and "continue with" not in refused.stderr
 
 
 def test_a_resume_with_a_different_number_of_processes_uses_each_sample_once(tmp_path):
