@@ -1,6 +1,7 @@
 #include "settings/run_config.h"
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -264,26 +265,44 @@ KeyUse use_of(const std::string& pointer) {
   return kSteps;
 }
 
+using Values = std::map<std::string, std::string>;  // by pointer; a list is one value
+
+Values values_of(const nlohmann::json& json, const std::string& pointer = "") {
+  if (!json.is_object()) return {{pointer, json.dump()}};
+  Values values;
+  for (const auto& [key, member] : json.items())
+    values.merge(values_of(member, pointer + "/" + key));
+  return values;
+}
+
+/// Returns a value or, if it is a long list, its part from the first entry that `other` lacks.
+std::string excerpt(const std::string& value, const std::string& other) {
+  constexpr std::size_t kMostBytes = 120;
+  if (!value.starts_with('[') || value.size() <= kMostBytes) return value;
+  const auto same = std::ranges::mismatch(value, other).in1 - value.begin();
+  const std::size_t begin = value.find_last_of("[{", static_cast<std::size_t>(same));
+  return shortened((begin > 0 ? "…" : "") + value.substr(begin), kMostBytes);
+}
+
 /// Returns "KEY was OLD and is now NEW" for each differing key with this use.
 std::vector<std::string> differences_in(const RunConfig& before, const RunConfig& now,
                                         KeyUse wanted) {
   using nlohmann::json;
-  const json old_values = json::parse(write_run_config(before, /*with_output=*/false)).flatten();
-  const json new_values = json::parse(write_run_config(now, /*with_output=*/false)).flatten();
-  const auto text_in = [](const json& values, const std::string& pointer) {
-    return values.contains(pointer) ? values[pointer].dump() : "not set";
+  const Values old_values = values_of(json::parse(write_run_config(before, /*with_output=*/false)));
+  const Values new_values = values_of(json::parse(write_run_config(now, /*with_output=*/false)));
+  const auto text_in = [](const Values& values, const std::string& pointer) {
+    return values.contains(pointer) ? values.at(pointer) : "not set";
   };
-  json all = old_values;
-  all.update(new_values);
+  Values all = old_values;
+  all.insert(new_values.begin(), new_values.end());
   std::vector<std::string> differences;
-  for (const auto& [pointer, unused] : all.items()) {
+  for (const auto& [pointer, unused] : all) {
     const std::string was = text_in(old_values, pointer);
     const std::string is = text_in(new_values, pointer);
     const KeyUse use = use_of(pointer);
     if (was == is || (use != wanted && use != kStepsAndSamples)) continue;
-    std::string text = pointer.substr(1);
-    std::ranges::replace(text, '/', '.');
-    differences.push_back(text.append(" was ").append(was).append(" and is now ").append(is));
+    differences.push_back(replaced(pointer.substr(1), "/", ".") + " was " + excerpt(was, is) +
+                          " and is now " + excerpt(is, was));
   }
   return differences;
 }

@@ -219,10 +219,18 @@ TEST_CASE("config differences list keys that affect the computation of a step, w
   CHECK(differences(R"({"class_weights": "balanced"})", R"({"class_weights": {"cat": 2}})") ==
         Texts{"class_weights was \"balanced\" and is now not set",
               "class_weights.cat was not set and is now 2"});
-  const Texts augmented =
-      differences("{}", R"({"data": {"augment": [{"name": "rotate", "degrees": 10}]}})");
-  REQUIRE_FALSE(augmented.empty());
-  CHECK(augmented.front().starts_with("data.augment"));
+  const auto augmented = [](const std::string& list) {
+    return R"({"data": {"augment": [)" + list + "]}}";
+  };
+  const std::string flip = R"({"name": "vertical_flip", "probability": 0.25})";
+  CHECK(differences("{}", augmented(flip)) ==
+        Texts{R"(data.augment was [] and is now [{"name":"vertical_flip","probability":0.25}])"});
+  const std::string flips = flip + "," + flip + "," + flip + "," + flip + ",";
+  const Texts changed =
+      differences(augmented(flips + flip), augmented(flips + R"({"name": "vertical_flip"})"));
+  CHECK(changed ==
+        Texts{R"(data.augment was …{"name":"vertical_flip","probability":0.25}] and is now )"
+              R"(…{"name":"vertical_flip","probability":0.5}])"});
   // The length, reports and launch of a run do not affect a step.
   CHECK(differences("{}", R"({"epochs": 3, "max_steps": 7, "log_interval": 1, "test_batch_size": 9,
                               "stop_at_accuracy": 0.9, "early_stopping": {"patience": 2},

@@ -39,7 +39,7 @@ def test_a_killed_rank_ends_the_run_and_is_reported(tmp_path, processes, rank, s
         assert re.search(r"newest checkpoint: .*/run/checkpoints/step-\d+\.safetensors", block)
         assert "--resume auto" in block
     else:
-        assert re.search(r"no checkpoint was written\n  start again with: .*/run --resume auto\n", block)
+        assert re.search(r"no checkpoint was written\n  start again with: .*/run --resume auto$", block)
 
 
 def test_report_page_and_summary_agree_on_the_time_of_a_restarted_run(tmp_path):
