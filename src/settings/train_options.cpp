@@ -185,7 +185,7 @@ void add_optimizer(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, learning_rate, number({0, kMaxFloat}), "Step size of the optimizer.");
   ADD_KEY(schema, sgd_momentum, number({0, 1, false, true}),
           "Momentum of SGD, as PyTorch defines it.");
-  ADD_KEY(schema, nesterov, boolean(), "Uses Nesterov momentum.");
+  ADD_KEY(schema, nesterov, boolean(), "Uses Nesterov momentum; only for sgd.");
   ADD_KEY(schema, adam_beta1, number({0, 1, false, true}), "First beta of Adam and AdamW.");
   ADD_KEY(schema, adam_beta2, number({0, 1, false, true}), "Second beta of Adam and AdamW.");
   ADD_KEY(schema, adam_epsilon, number({kMinFloat, kMaxFloat}), "Epsilon of Adam and AdamW.");
@@ -335,6 +335,10 @@ Schema<TrainOptions> train_schema() {
   schema.check(check_warmup);
   schema.forbid("nesterov", {equal("nesterov", true), equal("sgd_momentum", 0)},
                 "needs sgd_momentum above 0");
+  schema.forbid(
+      "nesterov",
+      {equal("nesterov", true), any_of({equal("optimizer", "adam"), equal("optimizer", "adamw")})},
+      "is only for optimizer sgd");
   return schema;
 }
 

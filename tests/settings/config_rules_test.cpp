@@ -30,6 +30,8 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:65: /gradient_averaging/compression: must be none with strategy shared_memory, which "
        "sends no data"},
       {R"({"nesterov":true,"sgd_momentum":0})", "f:1:13: /nesterov: needs sgd_momentum above 0"},
+      {R"({"optimizer":"adam","nesterov":true})", "f:1:32: /nesterov: is only for optimizer sgd"},
+      {R"({"nesterov":true,"optimizer":"adamw"})", "f:1:13: /nesterov: is only for optimizer sgd"},
       {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
        "f:1:37: /data/format: conflicts with dataset; set only one of them"},
       {R"({"data":{"format":"idx","train":"a"}})",

@@ -104,6 +104,8 @@ def test_the_schema_is_valid_and_agrees_with_the_binary():
         ({"data": {"on_bad_sample": "skip"}}, False),
         ({"data": {"format": "lmdb", "train": "a", "test": "b", "decode": "stream", "decode_threads": 3}}, True),
         ({"data": {"channels": 2}}, False),
+        ({"nesterov": True, "optimizer": "adam"}, False),
+        ({"nesterov": False, "optimizer": "adam"}, True),
         ({"data": {"format": "idx", "train_per_process": ["a"], "test": "b"}}, True),
         ({"data": {"format": "idx", "train_per_process": ["a"], "test": "b", "split": "throughput"}}, False),
         ({"data": {"normalize": {}, "augment": ["mixup", {"name": "normalize"}]}}, False),
