@@ -559,7 +559,13 @@ Type<Union> named_union(std::vector<Alternative<Union>> kinds) {
             const Alternative<Union>& row = (*rows)[*index];
             if (is_object) return row.schema.read(cursor);
             if (row.may_be_bare) return row.schema.defaults();
-            return cursor.add_error("needs more keys: {\"name\": \"" + row.name + "\", …}");
+            std::string required;
+            for (const KnownKey& key : row.schema.keys()) {
+              if (!key.group.empty() || !key.traits.required || key.name == "name") continue;
+              required += (required.empty() ? "\"" : ", \"") + key.name + '"';
+            }
+            return cursor.add_error("needs " + (required.empty() ? "more keys" : required) +
+                                    ": {\"name\": \"" + row.name + "\", …}");
           },
           .write = [rows](const Union& value) -> Json {
             const auto is_its = [&](const auto& row) { return row.is_of_kind(value); };
