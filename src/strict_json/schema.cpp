@@ -1,6 +1,6 @@
 #include "strict_json/schema.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
 #include <cctype>
 #include <cmath>
@@ -38,14 +38,6 @@ std::string plain(std::string_view name) {
     letters += static_cast<char>(std::tolower(static_cast<unsigned char>(character)));
   }
   return letters;
-}
-
-/// Returns the key with the closest name, or null.
-const KnownKey* similar_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
-  std::vector<std::string> names;
-  for (const KnownKey* key : keys) names.push_back(key->name);
-  const std::optional<std::string> name = closest_name(given, names);
-  return name ? *std::ranges::find(keys, *name, &KnownKey::name) : nullptr;
 }
 
 constexpr double kLargestExactInteger = 9007199254740992.0;  // 2^53
@@ -168,8 +160,10 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own) const {
         if (key.group != pointer_) keys.push_back({key.group, key.name});
       }
     }
+    const auto& inside = member.value.members;
     std::string message = ++count <= kMaxExplanations
-                              ? explain_unknown_key(member.key, pointer_, keys)
+                              ? explain_unknown_key(member.key, pointer_, keys,
+                                                    inside.empty() ? "" : inside.front().key)
                               : "unknown key \"" + shorten(member.key) + '"';
     context_->problems.push_back({member.value.source, member.key_offset,
                                   join_pointer(pointer_, member.key), std::move(message)});
@@ -180,9 +174,12 @@ std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names) {
   const std::string wanted = plain(given);
   if (wanted.size() > kLongestComparedName) return std::nullopt;
-  for (const std::string& name : names) {
-    if (wanted.size() >= kTelling && plain(name).starts_with(wanted)) return name;
-  }
+  const auto rank_of = [&](const std::string& name) {
+    const std::size_t begin = plain(name).find(wanted);
+    return begin == std::string::npos ? 2 : std::min<std::size_t>(begin, 1);
+  };
+  const auto longer = std::ranges::min_element(names, {}, rank_of);
+  if (wanted.size() >= kTelling && longer != names.end() && rank_of(*longer) < 2) return *longer;
   // In a short name, allow only one edit.
   std::size_t best = wanted.size() <= 4 ? 2 : 3;
   std::optional<std::string> closest;
@@ -196,35 +193,40 @@ std::optional<std::string> closest_name(std::string_view given,
   if (closest) return closest;
   const auto related = std::ranges::find_if(names, [&](const std::string& name) {
     const std::string known = plain(name);
-    return (wanted.size() >= kTelling && known.find(wanted) != std::string::npos) ||
-           (known.size() > kTelling && wanted.find(known) != std::string::npos) ||
+    return (known.size() > kTelling && 2 * known.size() >= wanted.size() &&
+            wanted.find(known) != std::string::npos) ||
            (wanted.size() > 1 && initials(name) == wanted);
   });
   return related == names.end() ? std::nullopt : std::optional(*related);
 }
 
 std::string explain_unknown_key(std::string_view key, std::string_view group,
-                                const std::vector<KnownKey>& keys) {
+                                const std::vector<KnownKey>& keys, std::string_view inner) {
   const std::string start = "unknown key \"" + shorten(key) + "\"; ";
-  std::vector<const KnownKey*> here, elsewhere;
-  for (const KnownKey& known : keys) (known.group == group ? here : elsewhere).push_back(&known);
-  const auto place_of_key = [](const KnownKey& known) {
-    return known.group.empty() ? "at the top level" : "in " + known.group;
-  };
-  std::string places;
-  for (const KnownKey* known : elsewhere) {
-    if (known->name == key) places += (places.empty() ? "" : " or ") + place_of_key(*known);
+  const std::string wanted = plain(key).substr(0, kLongestComparedName);
+  const std::size_t most_edits = wanted.size() > 4 ? 1 : 0;
+  std::vector<std::string> here;
+  std::string places, similar;
+  for (const KnownKey& known : keys) {
+    const std::string place = known.group.empty() ? "at the top level" : "in " + known.group;
+    if (known.group == group) {
+      // The object is a group that does not exist, such as "train" in train.epochs=3.
+      if (known.name == inner) return start + '"' + known.name + "\" belongs " + place;
+      here.push_back(known.name);
+    } else if (known.name == key) {
+      const auto is_inner = [&](const KnownKey& other) {
+        return other.name == inner && other.group == known.group + '/' + known.name;
+      };
+      const bool may_contain = inner.empty() || std::ranges::any_of(keys, is_inner);
+      if (may_contain) places += (places.empty() ? "" : " or ") + place;
+    } else if (similar.empty() && edit_distance(wanted, plain(known.name)) <= most_edits) {
+      similar = "did you mean \"" + known.name + "\" " + place + "?";
+    }
   }
   if (!places.empty()) return start + "it belongs " + places;
-  if (const KnownKey* meant = similar_key(key, here)) {
-    return start + "did you mean \"" + meant->name + "\"?";
-  }
-  if (const KnownKey* meant = similar_key(key, elsewhere)) {
-    return start + "did you mean \"" + meant->name + "\" " + place_of_key(*meant) + "?";
-  }
-  std::string names;
-  for (const KnownKey* known : here) names += (names.empty() ? "" : ", ") + known->name;
-  return start + "valid here: " + names;
+  if (const auto meant = closest_name(key, here)) return start + "did you mean \"" + *meant + "\"?";
+  if (!similar.empty()) return start + similar;
+  return start + fmt::format("valid here: {}", fmt::join(here, ", "));
 }
 
 Type<bool> boolean() {
@@ -346,10 +348,8 @@ Json all_of(const std::vector<Json>& conditions) { return object("allOf", Json(c
 Json any_of(const std::vector<Json>& conditions) { return object("anyOf", Json(conditions)); }
 
 bool matches(const Json& condition, const Node& value) {
-  for (const auto& [keyword, argument] : condition.items()) {
-    if (!obeys(value, keyword, argument)) return false;
-  }
-  return true;
+  return std::ranges::all_of(
+      condition.items(), [&](const auto& rule) { return obeys(value, rule.key(), rule.value()); });
 }
 
 }  // namespace mnist_train::strict_json

@@ -54,14 +54,15 @@ struct KnownKey {
 };
 
 /// Returns the name that `given` probably means, ignoring case, '-' and '_': one that begins with
-/// it, differs by at most two edits, contains it or is part of it, or has these initials.
+/// it or contains it, differs by at most two edits, is at least half of it, or has these initials.
 std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names);
 
 /// Returns the message for an unknown key: `unknown key "lr"; did you mean "learning_rate"?`, or
-/// the group that the key belongs to, or the keys of `group`.
+/// the group that the key belongs to, or the keys of `group`. `inner`: the first key in its value,
+/// if that is an object.
 std::string explain_unknown_key(std::string_view key, std::string_view group,
-                                const std::vector<KnownKey>& keys);
+                                const std::vector<KnownKey>& keys, std::string_view inner = "");
 
 /// State shared by all cursors over one document.
 struct ReadContext {

@@ -181,6 +181,7 @@ TEST_CASE("misspelled values get a suggestion") {
 }
 
 /// Tests each kind of limit; check/config_keys compares all limits with the documentation.
+                             {R"({"model":{"name":"resnet50"}})", R"("torchvision-resnet50"?)"},
 TEST_CASE("values out of range are refused, not clipped") {
   for (const char* pair :
        {R"("epochs":0)", R"("epochs":2147483648)", R"("learning_rate":-0.01)",

@@ -124,7 +124,10 @@ TEST_CASE("keys that other programs use get a suggestion") {
                              {"learnin_rate", "\"learning_rate\"?"},
                              {"bucket_mb", "belongs in /gradient_averaging"},
                              {"keep", "belongs in /checkpoint"},
-                             {"timeout", "\"rendezvous_timeout_s\" in /launch?"}}));
+                             {"rendezvous_timeout", "\"rendezvous_timeout_s\" in /launch?"},
+                             {"timeout", "valid here: "},
+                             {"hang-timeout-s", "\"hang_timeout_s\" in /launch?"},
+                             {"world_size", "valid here: "}}));
   const auto lines = lines_for(std::string("{\"") + key + "\":1}");
   REQUIRE(lines.size() == 1);
   CHECK_THAT(lines[0], ContainsSubstring(meant));

@@ -251,11 +251,15 @@ TEST_CASE("an unknown key gets a suggestion") {
                                    {"", "launch"},
                                    {"/model", "name"},
                                    {"/schedule", "name"},
-                                   {"/launch", "max_restarts"}};
+                                   {"/launch", "max_restarts"},
+                                   {"/data", "size"},
+                                   {"/data", "train"},
+                                   {"/data/train", "images"}};
   struct Case {
     const char* key;
     const char* group;
     const char* message;
+    const char* inner = "";
   };
   const Case row = GENERATE(values<Case>({
       {"epoch", "", R"(unknown key "epoch"; did you mean "epochs"?)"},
@@ -268,14 +272,24 @@ TEST_CASE("an unknown key gets a suggestion") {
       {"max_restarts", "", R"(unknown key "max_restarts"; it belongs in /launch)"},
       {"name", "", R"(unknown key "name"; it belongs in /model or in /schedule)"},
       {"epochs", "/launch", R"(unknown key "epochs"; it belongs at the top level)"},
-      {"restarts", "", R"(unknown key "restarts"; did you mean "max_restarts" in /launch?)"},
+      {"restarts", "", R"(unknown key "restarts"; valid here: epochs, batch_size, model, launch)"},
+      {"MaxRestarts", "", R"(unknown key "MaxRestarts"; did you mean "max_restarts" in /launch?)"},
+      {"world_size", "",
+       R"(unknown key "world_size"; valid here: epochs, batch_size, model, launch)"},
+      {"world_size", "/data", R"(unknown key "world_size"; valid here: size, train)"},
+      {"train", "", R"(unknown key "train"; it belongs in /data)"},
+      {"train", "", R"(unknown key "train"; it belongs in /data)", "images"},
+      {"train", "", R"(unknown key "train"; "epochs" belongs at the top level)", "epochs"},
+      {"train", "/launch", R"(unknown key "train"; "max_restarts" belongs in /launch)",
+       "max_restarts"},
+      {"train", "", R"(unknown key "train"; valid here: epochs, batch_size, model, launch)", "lr"},
       {"max_restart", "/model",
        R"(unknown key "max_restart"; did you mean "max_restarts" in /launch?)"},
       {"colour", "/launch", R"(unknown key "colour"; valid here: max_restarts)"},
       {"zz", "", R"(unknown key "zz"; valid here: epochs, batch_size, model, launch)"},
       {"", "/launch", R"(unknown key ""; valid here: max_restarts)"},
   }));
-  CHECK(explain_unknown_key(row.key, row.group, keys) == row.message);
+  CHECK(explain_unknown_key(row.key, row.group, keys, row.inner) == row.message);
 }
 
 TEST_CASE("a very long key is not compared with others and is shown truncated") {
