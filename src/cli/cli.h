@@ -101,11 +101,14 @@ struct LayeredConfig {
 /// Throws Error(kConfig) listing the mistakes in all layers.
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 
-/// Returns FILE:LINE:COLUMN of the config's keys for the network and the data, by JSON pointer, for
-/// mistakes that are detected only when network and data are opened. Empty if the config comes from
-/// a checkpoint, because the user did not write its text.
-std::map<std::string, std::string> key_positions(const CommandLine& line,
-                                                 const LayeredConfig& layered);
+/// Returns FILE:LINE:COLUMN of the config's keys by JSON pointer, for mistakes that are detected
+/// only when network and data are opened. A top-level key that no layer sets has the position of
+/// the last file's start.
+std::map<std::string, std::string> key_positions(const LayeredConfig& layered);
+
+/// Returns the network with its sizes. Opens the data set's files only if the image size is not
+/// known otherwise. Throws ConfigKeyError, and Error(kData) if the files cannot be read.
+network::Network checked_network(const settings::RunConfig& config);
 
 /// Replaces a run folder in --checkpoint or --resume with one of its files, and logs which one: for
 /// --checkpoint the best checkpoint, else the newest, else model.pt; for --resume the newest

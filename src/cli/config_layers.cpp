@@ -9,7 +9,7 @@
 #include "base/print.h"
 #include "cli/cli.h"
 #include "report/records.h"
-#include "strict_json/schema.h"
+#include "settings/schemas.h"
 
 namespace mnist_train::cli {
 
@@ -141,7 +141,8 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   try {
     const auto& state = header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
     const std::string config = nlohmann::json::parse(state).at("config").dump();
-    return source_of(path.string(), config, fs::absolute(path).parent_path());
+    return std::make_shared<const Source>(
+        Source{path.string(), config, fs::absolute(path).parent_path(), /*is_in_name=*/true});
   } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
   const auto beside = path.parent_path() / settings::run_files::kConfig;
@@ -272,20 +273,29 @@ ConfigFiles config_files(const CommandLine& line) {
 
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files) {
   Problems problems;
-  Node merged = settings::merge_layers(collect_layers(line, files, problems));
+  std::vector<Node> layers = collect_layers(line, files, problems);
+  const Node last_file = node_at(layers[files.size()].source, layers[files.size()].offset);
+  Node merged = settings::merge_layers(std::move(layers));
+  if (!files.empty()) {  // the position of errors about keys that no layer sets
+    merged.source = last_file.source;
+    merged.offset = last_file.offset;
+  }
   settings::RunConfig config = settings::read_run_config(merged, std::move(problems));
   return {std::move(config), std::move(merged)};
 }
 
-std::map<std::string, std::string> key_positions(const CommandLine& line,
-                                                 const LayeredConfig& layered) {
+std::map<std::string, std::string> key_positions(const LayeredConfig& layered) {
   std::map<std::string, std::string> positions;
-  if (line.configs.empty() && line.checkpoint_file) return positions;
   Locators locators;
-  for (const char* key : {"model", "data", "parameters"}) {
-    const Node* value = layered.document.find(key);
-    if (value != nullptr) add_positions(*value, std::string("/") + key, locators, positions);
+  const Node start = node_at(layered.document.source, layered.document.offset);
+  for (const settings::KnownKey& key : settings::config_keys()) {
+    if (!key.group.empty()) continue;
+    const Node* value = layered.document.find(key.name);
+    add_positions(value == nullptr ? start : *value, '/' + key.name, locators, positions);
   }
+  // If the config does not name the model, the error is in the images that do not fit the default.
+  const bool sets_size = positions.contains("/data/size");
+  positions.emplace("/model/name", positions.at(sets_size ? "/data/size" : "/data"));
   return positions;
 }
 

@@ -80,7 +80,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   job.as_json = prints_json(line);
   job.started_s = job.attempt_s = monotonic_seconds();
   job.program = program_to_type();
-  job.positions = key_positions(line, layered);
+  job.positions = key_positions(layered);
   return job;
 }
 

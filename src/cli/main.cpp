@@ -228,7 +228,7 @@ int read_config_and_run(CommandLine& line) {
   try {
     return run_with_config(line, layered);
   } catch (const ConfigKeyError& error) {
-    throw Error(error.code(), launch::message_of(error, key_positions(line, layered)));
+    throw Error(error.code(), launch::message_of(error, key_positions(layered)));
   }
 }
 

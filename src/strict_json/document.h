@@ -20,7 +20,7 @@ struct Source {
   std::string name;                   // as shown in messages: "cfg.json", "--set epochs=2"
   std::string text;                   // UTF-8, not validated
   std::filesystem::path base_folder;  // absolute; base for relative paths in the text
-  bool is_in_name = false;            // name includes the whole text; messages omit line and column
+  bool is_in_name = false;            // messages show the name without line and column
 };
 
 inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;

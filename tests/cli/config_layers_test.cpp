@@ -171,6 +171,18 @@ TEST_CASE("if a layer is not a JSON object, only mistakes within single layers a
         "--set epochs: /: expected KEY.PATH=VALUE, such as epochs=2, found \"epochs\"");
 }
 
+TEST_CASE("an error about a key that no layer sets has the position of its cause or of the file") {
+  CommandLine line;
+  const auto first = file_of(R"({"seed":1,"model":{"name":"mlp"}})");
+  auto positions = key_positions(read_layers(line, {first, file_of(R"( {"epochs":1})", "g")}));
+  CHECK(positions.at("/seed") == "f:1:9");
+  CHECK(positions.at("/class_weights") == "g:1:2");
+  CHECK(positions.at("/model/name") == "f:1:27");
+  line.sets = {"seed=2"};
+  positions = key_positions(read_layers(line, {}));
+  CHECK(positions.at("/class_weights") == "--set seed=2");
+}
+
 TEST_CASE("a layer does not hide mistakes in layers below it") {
   using Case = std::tuple<const char*, const char*, const char*>;
   const auto [file, set, message] = GENERATE(values<Case>({
