@@ -10,6 +10,7 @@
 
 #include "base/print.h"
 #include "launch/job.h"
+#include "network/network.h"
 #include "settings/run_config.h"
 #include "strict_json/document.h"
 
@@ -98,7 +99,9 @@ struct LayeredConfig {
 
 /// Reads the config in layers, with later ones overriding earlier ones: defaults, `files` in
 /// order, the variable MNIST_TRAIN_SET, --output if it is a run folder, --nproc-per-node, --set.
-/// Throws Error(kConfig) listing the mistakes in all layers.
+/// Throws Error(kConfig) listing the mistakes in all layers, and in the network and `parameters`
+/// for the images if those are known or `model.layers` needs them; Error(kData) if they cannot be
+/// read.
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 
 /// Returns FILE:LINE:COLUMN of the config's keys by JSON pointer, for mistakes that are detected

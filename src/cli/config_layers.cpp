@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/print.h"
 #include "cli/cli.h"
+#include "data/dataset.h"
 #include "report/records.h"
 #include "settings/schemas.h"
 
@@ -178,6 +179,57 @@ void add_positions(const Node& node, const std::string& pointer, Locators& locat
   }
 }
 
+/// Returns whether no problem is in the section, or is an unknown key that seems to belong there.
+bool is_valid(const std::string& section, const Problems& problems) {
+  return std::ranges::none_of(problems, [&](const strict_json::Problem& problem) {
+    const std::string& text = problem.message;
+    const bool is_hint =
+        text.starts_with("unknown key") && (text.find("in /" + section) != std::string::npos ||
+                                            text.find('"' + section + '"') != std::string::npos);
+    return is_hint || problem.pointer.empty() ||
+           (problem.pointer + '/').starts_with('/' + section + '/');
+  });
+}
+
+/// Checks that the network's layers fit if the image size is known (from the data set's name or,
+/// for `model.layers`, its files), and that the globs of `parameters` match. Skips sections with
+/// problems, to avoid follow-up errors. Returns the errors, one per line. Throws Error(kData) if
+/// the files cannot be read and there are no other problems.
+std::string network_errors(const CommandLine& line, const LayeredConfig& layered,
+                           const Problems& problems) {
+  const settings::RunConfig& config = layered.config;
+  const bool describes = line.command == Command::kDescribe && !line.describes_data;
+  const bool runs = line.command == Command::kTrain || line.command == Command::kEvaluate;
+  if (!(describes || runs) || !is_valid("model", problems) || !config.model.has_layers()) return "";
+  std::string errors;
+  const auto attempt = [&](const auto& check) {
+    try {
+      check();
+    } catch (const ConfigKeyError& error) {
+      errors += (errors.empty() ? "" : "\n") + launch::message_of(error, key_positions(layered));
+    } catch (const Error&) {
+      if (problems.empty()) throw;
+    }
+  };
+  std::optional<network::Network> sized;
+  attempt([&] {
+    if (!is_valid("data", problems)) return;
+    // Opening a data set may take a while; for built-in networks the ranks report the same errors.
+    const bool may_open_data = runs && !line.dry_run && config.model.layers;
+    if (may_open_data || network::known_images(config.data)) sized = checked_network(config);
+  });
+  attempt([&] {
+    if (config.train.parameters.empty() || !is_valid("parameters", problems)) return;
+    // The parameter names of built-in networks do not depend on the images.
+    if (!sized && !config.model.layers) {
+      sized = network::make_network(config.model, {1, 32, 32, 10});
+    }
+    if (!sized) return;
+    (void)settings::parameter_settings(config.train.parameters, parameter_names(sized->layers));
+  });
+  return errors;
+}
+
 /// Returns the file to use for a run folder, or for its checkpoint folder.
 fs::path file_of_run(const fs::path& folder, bool to_resume) {
   const fs::path inside = folder / settings::run_files::kCheckpoints;
@@ -275,13 +327,14 @@ LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files) {
   Problems problems;
   std::vector<Node> layers = collect_layers(line, files, problems);
   const Node last_file = node_at(layers[files.size()].source, layers[files.size()].offset);
-  Node merged = settings::merge_layers(std::move(layers));
+  LayeredConfig layered{{}, settings::merge_layers(std::move(layers))};
   if (!files.empty()) {  // the position of errors about keys that no layer sets
-    merged.source = last_file.source;
-    merged.offset = last_file.offset;
+    layered.document.source = last_file.source;
+    layered.document.offset = last_file.offset;
   }
-  settings::RunConfig config = settings::read_run_config(merged, std::move(problems));
-  return {std::move(config), std::move(merged)};
+  layered.config = settings::read_run_config(layered.document, problems);
+  strict_json::throw_if_any(problems, network_errors(line, layered, problems));
+  return layered;
 }
 
 std::map<std::string, std::string> key_positions(const LayeredConfig& layered) {
@@ -297,6 +350,15 @@ std::map<std::string, std::string> key_positions(const LayeredConfig& layered) {
   const bool sets_size = positions.contains("/data/size");
   positions.emplace("/model/name", positions.at(sets_size ? "/data/size" : "/data"));
   return positions;
+}
+
+network::Network checked_network(const settings::RunConfig& config) {
+  auto images = network::known_images(config.data);
+  if (!images) {
+    const data::ImageSet found = data::shape_of_images(config.data);
+    images = network::ImageShape{found.channels, found.height, found.width, found.classes};
+  }
+  return network::make_network(config.model, network::model_input(config.data, *images));
 }
 
 void find_checkpoints(CommandLine& line) {

@@ -16,7 +16,6 @@
 #include "data/dataset.h"
 #include "doctor/doctor.h"
 #include "launch/supervisor.h"
-#include "network/network.h"
 #include "report/records.h"
 
 namespace mnist_train::cli {
@@ -115,28 +114,9 @@ int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
 }
 
-/// Returns the network with its sizes. Opens the data set's files only if the image size is not
-/// known otherwise.
-network::Network checked_network(const settings::RunConfig& config) {
-  auto images = network::known_images(config.data);
-  if (!images) {
-    const data::ImageSet found = data::shape_of_images(config.data);
-    images = network::ImageShape{found.channels, found.height, found.width, found.classes};
-  }
-  return network::make_network(config.model, network::model_input(config.data, *images));
-}
-
 std::vector<std::int64_t> sizes_of(const network::SampleShape& shape) {
   if (!shape.is_image) return {shape.channels};
   return {shape.channels, shape.height, shape.width};
-}
-
-/// Returns the settings of all parameters, in the order of network::parameter_names. Throws
-/// ConfigKeyError.
-std::vector<settings::ParameterSettings> checked_parameters(const settings::RunConfig& config,
-                                                            const network::Network& sized) {
-  return settings::parameter_settings(config.train.parameters,
-                                      network::parameter_names(sized.layers));
 }
 
 /// Adds a row for each layer, followed by the rows of its inner layers. `next`: settings of the
@@ -156,29 +136,14 @@ void add_rows(const std::vector<network::SizedLayer>& layers, const settings::Tr
   }
 }
 
-/// Checks, before any process starts, that the network's layers fit if the image size is known
-/// (from the data set's name or, for `model.layers`, its files), and that the globs of `parameters`
-/// match. Throws ConfigKeyError, and Error(kData) if the files cannot be read.
-void check_network(const CommandLine& line, const settings::RunConfig& config) {
-  const bool uses_model = line.command == Command::kTrain || line.command == Command::kEvaluate;
-  if (!uses_model || !config.model.has_layers()) return;
-  // Opening a data set may take a while; for built-in networks the ranks report the same errors.
-  const bool may_open_data = !line.dry_run && config.model.layers;
-  if (network::known_images(config.data) || may_open_data) {
-    (void)checked_parameters(config, checked_network(config));
-  } else if (!config.model.layers) {  // parameter names do not depend on the images
-    constexpr network::ImageShape kSomeImages{3, 224, 224, 2};
-    (void)checked_parameters(config, network::make_network(config.model, kSomeImages));
-  }
-}
-
 /// Returns the output of `describe` for a network of layers: a table for people, or a JSON object
-/// that also has the layers in the form of `model.layers`. Throws like `check_network`.
+/// that also has the layers in the form of `model.layers`. Throws like `checked_network`.
 std::string describe(const CommandLine& line, const settings::RunConfig& config) {
   const network::Network described = checked_network(config);
   report::ModuleTable table{
       sizes_of(described.layers.front().in), {}, described.parameters, described.multiply_adds};
-  const auto parameters = checked_parameters(config, described);
+  const auto parameters = settings::parameter_settings(config.train.parameters,
+                                                       network::parameter_names(described.layers));
   auto next = parameters.begin();
   add_rows(described.layers, config.train, next, table.rows);
   if (!line.json) return report::to_text(table);
@@ -211,7 +176,6 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
     print_text(line.describes_data ? describe_data(config.data) : describe(line, config));
     return 0;
   }
-  check_network(line, config);
   if (line.dry_run) {
     report::check_run_folder(config, name_of_config(line), line.resume);
     print_text(settings::write_run_config(config, true));

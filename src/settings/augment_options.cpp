@@ -258,8 +258,8 @@ bool fits(const RandomCropOptions& crop, const ImageSize& size) {
          crop.size->width <= size.width + 2 * crop.padding;
 }
 
-/// Tracks the image size, if it is known, through the list. Calls `misfit(i, crop, size)` for an
-/// entry whose crop is larger than the image.
+/// Tracks the image size, if it is known, through the list. Calls `misfit(i, message)` for an entry
+/// whose crop is larger than the image.
 template <class Misfit>
 std::optional<ImageSize> follow_size(const AugmentList& list, std::optional<ImageSize> size,
                                      const Misfit& misfit) {
@@ -268,7 +268,11 @@ std::optional<ImageSize> follow_size(const AugmentList& list, std::optional<Imag
     if (const auto* window = std::get_if<RandomResizedCropOptions>(&list[i])) size = window->size;
     const auto* crop = std::get_if<RandomCropOptions>(&list[i]);
     if (crop == nullptr || !crop->size) continue;
-    if (size && !fits(*crop, *size)) misfit(i, *crop, *size);
+    if (size && !fits(*crop, *size)) {
+      misfit(i, fmt::format("random_crop needs {} pixels, but images of {} with padding {} are "
+                            "smaller",
+                            text_of(*crop->size), text_of(*size), crop->padding));
+    }
     size = crop->size;
   }
   return size;
@@ -312,11 +316,8 @@ std::string name_of(const AugmentationOptions& augmentation) {
 }
 
 ImageSize augmented_size(const AugmentList& list, ImageSize size) {
-  const auto refuse = [](std::size_t i, const RandomCropOptions& crop, const ImageSize& images) {
-    throw ConfigKeyError(
-        fmt::format("/data/augment/{}: random_crop needs {} pixels, but images of {} with padding "
-                    "{} are smaller",
-                    i, text_of(*crop.size), text_of(images), crop.padding));
+  const auto refuse = [](std::size_t i, const std::string& message) {
+    throw ConfigKeyError(fmt::format("/data/augment/{}: {}", i, message));
   };
   return *follow_size(list, size, refuse);
 }
@@ -332,6 +333,13 @@ ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size)
   return {side(height), side(width)};
 }
 
+void check_crops(const AugmentList& list, const std::optional<ImageSize>& size,
+                 const JsonCursor& cursor) {
+  follow_size(list, size, [&](std::size_t i, const std::string& message) {
+    cursor.item(i).add_error(message);
+  });
+}
+
 Type<AugmentList> augment_list() {
   Type<AugmentList> type =
       list_of(named_union(augmentations()),
@@ -344,10 +352,7 @@ Type<AugmentList> augment_list() {
       cursor.add_error("has both mixup and cutmix; each sample is mixed only once, so remove one");
     }
     check_after_normalize(*list, cursor);
-    follow_size(*list, std::nullopt,
-                [&](std::size_t i, const auto& /*crop*/, const auto& /*size*/) {
-                  cursor.item(i).add_error("is larger than the images after the previous entries");
-                });
+    check_crops(*list, std::nullopt, cursor);
     return list;
   };
   return type;

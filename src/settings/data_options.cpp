@@ -232,10 +232,19 @@ void add_preparation(Schema<DataOptions>& schema) {
           "Uses only this number of test samples, chosen as for limit_train.");
 }
 
-/// Checks options that depend on the number of channels, if that is known from the options.
-void check_channels(DataOptions& options, const JsonCursor& cursor) {
+/// Checks options that depend on the images' size and channels, if these are known from the
+/// options.
+void check_images(DataOptions& options, const JsonCursor& cursor) {
   std::optional<std::int64_t> channels = options.channels;
-  if (!channels && options.dataset) channels = named_dataset(*options.dataset).channels;
+  std::optional<ImageSize> size = options.size;
+  // After an error in a key, the images are not known.
+  if (options.dataset &&
+      (!cursor.gives("dataset") || cursor.member("dataset").value() == *options.dataset)) {
+    const NamedDataset& named = named_dataset(*options.dataset);
+    if (!cursor.gives("channels")) channels = named.channels;
+    if (!cursor.gives("size")) size = named.size;
+  }
+  if (cursor.has("augment")) check_crops(options.augment, size, cursor.member("augment"));
   if (!channels) return;
   const auto check = [&](const auto& options_there, const JsonCursor& at) {
     for (const auto& [key, message] : channel_mismatches(options_there, *channels)) {
@@ -351,7 +360,7 @@ Schema<DataOptions> data_schema() {
   add_preparation_rules(schema);
   schema.check(choose_dataset);
   schema.check(check_labels);
-  schema.check(check_channels);
+  schema.check(check_images);
   return schema;
 }
 

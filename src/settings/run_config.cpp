@@ -388,18 +388,18 @@ void check_layer(const Node& layer, Problems& problems) {
   (void)run_config_schema().read(JsonCursor(layer, "", context));
 }
 
-RunConfig read_run_config(const Node& root, Problems problems) {
+RunConfig read_run_config(const Node& root, Problems& problems) {
   ReadContext context{problems, config_keys()};
-  std::optional<RunConfig> config = run_config_schema().read(JsonCursor(root, "", context));
-  throw_if_any(problems);
-  return std::move(*config);
+  return run_config_schema().read(JsonCursor(root, "", context)).value_or(RunConfig{});
 }
 
 RunConfig parse_run_config(Source source) {
   Problems problems;
   const auto root = parse_document(std::make_shared<const Source>(std::move(source)), problems);
   throw_if_any(problems);
-  return read_run_config(*root);
+  RunConfig config = read_run_config(*root, problems);
+  throw_if_any(problems);
+  return config;
 }
 
 std::string write_run_config(const RunConfig& config, bool with_output) {

@@ -90,11 +90,12 @@ strict_json::Node merge_layers(std::vector<strict_json::Node> layers);
 /// are skipped, because other layers may satisfy them.
 void check_layer(const strict_json::Node& layer, strict_json::Problems& problems);
 
-/// Reads and checks the merged document. Throws Error(kConfig) with all problems, including the
-/// given ones, one per line: `FILE:LINE:COLUMN: /pointer: message`.
-RunConfig read_run_config(const strict_json::Node& root, strict_json::Problems problems = {});
+/// Reads and checks the merged document, and adds its errors to `problems`. Keys with errors keep
+/// their defaults. Requires that the document is an object.
+RunConfig read_run_config(const strict_json::Node& root, strict_json::Problems& problems);
 
-/// Reads a config that has already been validated, such as that of a job or a checkpoint.
+/// Reads a config that has already been validated, such as that of a job or a checkpoint. Throws
+/// Error(kConfig) with all problems, one per line: `FILE:LINE:COLUMN: /pointer: message`.
 RunConfig parse_run_config(strict_json::Source source);
 
 /// Returns the effective config as JSON text (indented by 2, keys in documented order, with a

@@ -48,6 +48,10 @@ Type<ImageSize> image_size();
 /// Returns the type of data.augment, which checks the entries and the rules between them.
 Type<AugmentList> augment_list();
 
+/// Adds an error for each crop in the list that is larger than its input. `size`: of the images.
+void check_crops(const AugmentList& list, const std::optional<ImageSize>& size,
+                 const JsonCursor& cursor);
+
 /// Returns the type of {"mean", "std"}, each a number or a list with one number per channel.
 Type<NormalizeOptions> normalize();
 

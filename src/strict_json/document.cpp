@@ -313,8 +313,8 @@ std::string shorten(std::string_view text) {
   return shortened(text, kMostBytes);
 }
 
-void throw_if_any(const Problems& problems) {
-  if (problems.empty()) return;
+void throw_if_any(const Problems& problems, const std::string& further) {
+  if (problems.empty() && further.empty()) return;
   std::vector<std::shared_ptr<const Source>> sources;  // in the order of their first problems
   std::set<std::tuple<std::size_t, std::size_t, std::string, std::string>> sorted;
   for (const Problem& problem : problems) {
@@ -331,6 +331,7 @@ void throw_if_any(const Problems& problems) {
     lines += (lines.empty() ? "" : "\n") + locators[index].place(offset) +
              on_one_line(": " + (pointer.empty() ? "/" : pointer) + ": " + message);
   }
+  lines += (lines.empty() || further.empty() ? "" : "\n") + further;
   throw Error(ExitCode::kConfig, lines);
 }
 

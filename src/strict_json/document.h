@@ -61,8 +61,9 @@ using Problems = std::vector<Problem>;
 
 /// Throws Error(kConfig) if there are problems. The message contains a line `FILE:LINE:COLUMN:
 /// /pointer: message` per problem (`--set KEY=VALUE: /pointer: message` for a flag), sorted by
-/// source and position, without duplicates. The pointer to the whole document is shown as `/`.
-void throw_if_any(const Problems& problems);
+/// source and position, without duplicates, and then the lines in `further`, if any. The pointer to
+/// the whole document is shown as `/`.
+void throw_if_any(const Problems& problems, const std::string& further = "");
 
 /// Returns `pointer` with one more step, escaped as in RFC 6901. Very long keys are truncated.
 std::string join_pointer(const std::string& pointer, const std::string& key);

@@ -171,7 +171,62 @@ TEST_CASE("if a layer is not a JSON object, only mistakes within single layers a
         "--set epochs: /: expected KEY.PATH=VALUE, such as epochs=2, found \"epochs\"");
 }
 
+TEST_CASE("checks across keys run on the sections that have no mistakes") {
+  const std::string epoch = "f:1:2: /epoch: unknown key \"epoch\"; did you mean \"epochs\"?\n";
+  const std::string glob =
+      "/parameters/0/match: \"zzz\" matches no parameter; the network has conv1.*, conv2.*, fc1.*, "
+      "fc2.*";
+  const std::string misfit =
+      "/model/name: model \"net\" for images of 8x8: its window of 5x5 does not fit into "
+      "[N,20,2,2] with padding 0x0";
+  const auto crop = [](const std::string& size, const std::string& images) {
+    return "random_crop needs " + size + " pixels, but images of " + images +
+           " with padding 0 are smaller";
+  };
+  CHECK(message_for(R"({"epoch":1,"data":{"size":8}})", {}) == epoch + "f:1:27: " + misfit);
+  CHECK(message_for(R"({"epoch":1,"model":{"layers":["relu"]}})", {}) ==
+        epoch +
+            "f:1:31: /model/layers/0: the network ends with [N,1,28,28], but the data has 10 "
+            "classes: expected [N,10]");
+  CHECK(message_for(R"({"epoch":1,"parameters":[{"match":"zzz","frozen":true}]})", {}) ==
+        epoch + "f:1:35: " + glob);
+  CHECK(message_for(R"({"data":{"size":8},"parameters":[{"match":"zzz","frozen":true}]})", {}) ==
+        "f:1:17: " + misfit + "\nf:1:43: " + glob);
+  CHECK(message_for(R"({"parameters":[{"match":"zzz","frozen":true}],
+"data":{"augment":[{"name":"random_crop","size":99},{"name":"random_crop","size":100}]}})",
+                    {}) == "f:2:20: /data/augment/0: " + crop("99x99", "28x28") +
+                               "\nf:2:53: /data/augment/1: " + crop("100x100", "99x99") +
+                               "\nf:1:25: " + glob);
+  const auto failure = testing::error_of([&] {
+    read_layers(CommandLine(), {file_of(R"({"epoch":1})"), file_of(R"({"data":{"size":8}})", "g")});
+  });
+  CHECK(failure.message == epoch + "g:1:17: " + misfit);
+}
+
+TEST_CASE("a section with a mistake causes no errors in the checks that depend on it") {
+  using Case = std::pair<const char*, const char*>;
+  const auto [file, message] = GENERATE(values<Case>({
+      {R"({"data":{"size":8,"limit_train":0}})", "f:1:33: /data/limit_train: expected "},
+      {R"({"data":{"size":8},"model":{"nam":"mlp"}})", "f:1:29: /model/nam: unknown key "},
+      {R"({"data":{"size":8},"modle":{"name":"mlp"}})", "f:1:20: /modle: unknown key "},
+      {R"({"data":{"size":8},"layers":["flatten"]})", "f:1:20: /layers: unknown key "},
+      {R"({"model":{"layers":["relu"]},"parameters":[{"match":"zzz","frozen":true}]})",
+       "f:1:21: /model/layers/0: the network ends with "},
+  }));
+  const std::string found = message_for(file, {});
+  CHECK(found.starts_with(message));
+  CHECK(std::count(found.begin(), found.end(), '\n') == 0);
+}
+
 TEST_CASE("an error about a key that no layer sets has the position of its cause or of the file") {
+  const auto misfit_at = [](const std::string& file, const std::vector<std::string>& sets) {
+    const std::string message = message_for(file, sets);
+    return message.substr(0, message.find(": /model/name: "));
+  };
+  CHECK(misfit_at(R"({"data":{"size":8}})", {}) == "f:1:17");
+  CHECK(misfit_at(R"({"data":{"size":8},"model":{"name":"net"}})", {}) == "f:1:36");
+  CHECK(misfit_at(R"({"model":{"init":"default"}})", {"data.size=8"}) == "--set data.size=8");
+  CHECK(misfit_at(R"({"data":{"augment":[{"name":"resize","size":8}]}})", {}) == "f:1:9");
   CommandLine line;
   const auto first = file_of(R"({"seed":1,"model":{"name":"mlp"}})");
   auto positions = key_positions(read_layers(line, {first, file_of(R"( {"epochs":1})", "g")}));

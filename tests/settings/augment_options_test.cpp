@@ -83,7 +83,7 @@ TEST_CASE("the error about an invalid entry has its pointer") {
       {R"([{"name":"random_crop","size":null,"padding":0}])",
        "/0: has no effect without size or padding"},
       {R"([{"name":"resize","size":8},{"name":"random_crop","size":[10,11],"padding":1}])",
-       "/1: is larger than the images after the previous entries"},
+       "/1: random_crop needs 10x11 pixels, but images of 8x8 with padding 1 are smaller"},
       {R"([{"name":"normalize","std":0}])",
        "/0/std: expected a number from 1e-37 to 1e+38 or a list with one number per channel, found "
        "0"},

@@ -56,6 +56,21 @@ def test_all_errors_are_reported_at_once_one_per_line(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "bad.json"]
 
 
+def test_errors_of_all_checks_are_reported_together_with_positions(tmp_path):
+    (tmp_path / "keys.json").write_text('{"epoch": 1, "parameters": [{"match": "zzz", "frozen": true}]}')
+    (tmp_path / "size.json").write_text('{"data": {"size": 8}}')
+    for command in (["train", "--dry-run"], ["train"], ["describe"]):
+        result = run(command[0], "--config", "keys.json", "--config", "size.json", *command[1:], folder=tmp_path, expect=2)
+        lines = result.stderr.splitlines()
+        expected = ["keys.json:1:2: /epoch: unknown key", 'size.json:1:19: /model/name: model "net" for images of 8x8: ',
+                    'keys.json:1:39: /parameters/0/match: "zzz" matches no parameter; ']
+        assert len(lines) == 3 and all(line.startswith(start) for line, start in zip(lines, expected)), lines
+    result = run("--config", "size.json", "--set", 'model.layers=["conv2d"]', "--set", 'data.augment=["random_resized_crop"]',
+                 "--dry-run", folder=tmp_path, expect=2)
+    assert '/model/layers/0: needs "out_channels", "kernel_size": {"name": "conv2d", …}' in result.stderr
+    assert '/data/augment/0: needs "size": {"name": "random_resized_crop", …}' in result.stderr
+
+
 def test_a_leading_tilde_expands_to_the_home_folder(tmp_path):
     home = {"HOME": str(tmp_path / "home")}
     assert effective("-c", "-", "--output=~/x", input="{}", folder=tmp_path, variables=home)["output"] == str(tmp_path / "home/x")
@@ -89,6 +104,8 @@ def test_the_schema_is_valid_and_agrees_with_the_binary():
         ({"batch_size": 1, "batch_size_per_process": 2}, False),
         ({"batch_size": None, "batch_size_per_process": 2}, True),
         ({"nesterov": True, "sgd_momentum": 0}, False),
+        ({"nesterov": True, "optimizer": "adam"}, False),
+        ({"nesterov": False, "optimizer": "adam"}, True),
         ({"early_stopping": {"min_delta": 0.1}}, False),
         ({"early_stopping": None, "ema": None}, True),
         ({"schedule": {"name": "one_cycle", "max_learning_rate": 0.1, "pct_start": 0.25}}, True),
@@ -104,8 +121,6 @@ def test_the_schema_is_valid_and_agrees_with_the_binary():
         ({"data": {"on_bad_sample": "skip"}}, False),
         ({"data": {"format": "lmdb", "train": "a", "test": "b", "decode": "stream", "decode_threads": 3}}, True),
         ({"data": {"channels": 2}}, False),
-        ({"nesterov": True, "optimizer": "adam"}, False),
-        ({"nesterov": False, "optimizer": "adam"}, True),
         ({"data": {"format": "idx", "train_per_process": ["a"], "test": "b"}}, True),
         ({"data": {"format": "idx", "train_per_process": ["a"], "test": "b", "split": "throughput"}}, False),
         ({"data": {"normalize": {}, "augment": ["mixup", {"name": "normalize"}]}}, False),
