@@ -28,17 +28,10 @@ constexpr std::string_view kEmaPrefix = "ema.";
 constexpr int kVersion = 2;
 constexpr std::int64_t kMostChannels = 3;
 
-/// Appends the first tensors with one kind of difference to the text, one per line, and how many
-/// more there are.
-void list_tensors(std::string& text, const std::string& kind,
-                  const NamedValues<std::string>& tensors) {
-  constexpr std::size_t kMostLines = 5;
-  const std::size_t lines = std::min(tensors.size(), kMostLines);
-  for (std::size_t i = 0; i < lines; ++i) {
-    text += fmt::format("\n  {}: {}{}", kind, tensors[i].first, tensors[i].second);
-  }
-  const std::size_t others = tensors.size() - lines;
-  if (others > 0) text += fmt::format("\n  {}: and {} more", kind, others);
+/// Appends the tensors with one kind of difference to the text, one per line.
+void list_tensors(std::string& text, const char* kind, const NamedValues<std::string>& tensors) {
+  for (const auto& [name, detail] : tensors)
+    text += fmt::format("\n  {}: {}{}", kind, name, detail);
 }
 
 Json state_of(const TensorFile& file, const std::string& source) {

@@ -30,8 +30,8 @@ NamedTensors model_tensors(const models::Model& model);
 /// order, as contiguous CPU copies; floating-point tensors are in fp32.
 NamedTensors state_dict(const models::Model& model);
 
-/// Lists the first missing, resized and unexpected tensors and how many more there are. Each line
-/// begins with a newline; "" if names and shapes are the same.
+/// Lists all missing, resized and unexpected tensors, in this order. Each line begins with a
+/// newline; "" if names and shapes are the same.
 std::string differences(const NamedTensors& expected, const NamedTensors& found);
 
 /// Copies the value with the same name, which must exist, to each target.

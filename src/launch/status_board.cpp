@@ -182,12 +182,15 @@ std::string out_of_memory(Phase phase, const std::string& used_up) {
 }
 
 std::string to_text(const FailureReport& failure) {
-  // JSON may escape one byte as six, and the whole report must fit into a pipe's 64 KiB, because
-  // the launcher reads it only after the worker has ended.
-  constexpr std::size_t kMostBytes = 8192;
+  // It must fit into a pipe, because the launcher reads it only after the worker has ended.
+  constexpr std::size_t kPipeBytes = 65536;
   FailureReport printable = failure;
-  printable.message = shortened(escape_control_bytes(failure.message), kMostBytes);
-  return json_text(nlohmann::json(printable));
+  std::string text;
+  for (std::size_t most = kPipeBytes; text.empty() || text.size() > kPipeBytes; most /= 2) {
+    printable.message = shortened(escape_control_bytes(failure.message), most);
+    text = json_text(nlohmann::json(printable));
+  }
+  return text;
 }
 
 std::optional<FailureReport> failure_from_text(const std::string& text) try {

@@ -116,6 +116,14 @@ TEST_CASE("a report fits into a pipe's buffer") {
   CHECK(received->message.ends_with("…"));
 }
 
+TEST_CASE("a report keeps long lists whole") {
+  std::string list = "does not fit the model:";
+  for (int i = 0; i < 700; ++i) list += "\n  missing: layer4.2.downsample.1.running_mean [2048]";
+  const auto received = failure_from_text(to_text({ExitCode::kCheckpoint, list, "h", false}));
+  REQUIRE(received);
+  CHECK(received->message == list);
+}
+
 TEST_CASE("a report truncated at any byte is ignored") {
   const std::string whole = to_text({ExitCode::kData, "message", "host", true});
   for (std::size_t size = 0; size < whole.size(); ++size) {

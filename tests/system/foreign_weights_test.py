@@ -121,6 +121,7 @@ def test_a_checkpoint_in_the_legacy_format_of_torch_save_is_read(tmp_path):
     optimizer = torch.optim.Adam(network.parameters())
     sum(value.sum() for value in network.parameters()).backward()
     shared = torch.arange(12.0)
+        assert refused.stderr.count("  unexpected: layer") == 16 * 6
     content = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "views": [shared[2:5], shared.view(3, 4).t()],
                "empty": torch.empty(0), "flags": torch.ones(3, dtype=torch.bool)}
     torch.save(content, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
