@@ -78,8 +78,9 @@ TEST_CASE("the legend shows the last value of each line, except for faint and em
 
 /// Returns the tick labels of the vertical axis for a line through these values.
 std::vector<std::string> ticks_of(const std::vector<double>& values,
-                                  AxisScale scale = AxisScale::kLinear) {
-  LineChart chart{.title = "Loss", .x_name = "epoch", .y_scale = scale};
+                                  AxisScale scale = AxisScale::kLinear,
+                                  AxisFormat format = AxisFormat::kDecimal) {
+  LineChart chart{.title = "Loss", .x_name = "epoch", .y_format = format, .y_scale = scale};
   ChartSeries series{"test", 0, {}};
   for (const double value : values) {
     series.points.push_back({static_cast<double>(series.points.size()), value});
@@ -119,6 +120,11 @@ TEST_CASE("ticks are round numbers on the axis") {
       {{0, 0}, {"0", "0.2", "0.4", "0.6", "0.8", "1"}},
   }));
   CHECK(ticks_of(numbers) == ticks);
+}
+
+TEST_CASE("a percentage axis that begins at zero is labelled 0 %") {
+  CHECK(ticks_of({0, 0.5}, AxisScale::kLinear, AxisFormat::kPercent) ==
+        std::vector<std::string>{"0 %", "10 %", "20 %", "30 %", "40 %", "50 %"});
 }
 
 TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5, but becomes linear if a value is 0") {
