@@ -69,7 +69,7 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
 /// Lets only one process download into a folder, using a lock file that the destructor removes.
 class FolderLock {
  public:
-  /// Waits if another process holds the lock.
+  /// Creates the folder if it is missing. Waits if another process holds the lock.
   explicit FolderLock(const fs::path& folder) : path_(folder / ".fetch.lock") {
     while (!take()) {  // the previous holder has removed the file
     }
@@ -81,6 +81,7 @@ class FolderLock {
  private:
   /// Returns whether the locked file is still the one at the path, which other processes open.
   bool take() {
+    make_folder(path_.parent_path(), ExitCode::kConfig);  // a failed holder may have removed it
     file_ = open_private_file(path_, ExitCode::kConfig);
     FileLock lock = take_file_lock(file_.get());
     if (lock == FileLock::kHeld) {
@@ -289,10 +290,14 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
 /// verified; until then it is a hidden .part file in the same folder, from which the next attempt,
 /// by this or another process, resumes. While one process downloads, others that need the same
 /// folder wait. Mirrors are tried in order, and the problem with each is printed. Throws
-/// Error(kData) if all mirrors fail, and Error(kConfig) if the folder cannot be written.
+/// Error(kData) if all mirrors fail, and Error(kConfig) if the folder cannot be written; new
+/// folders that are still empty are then removed.
 std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const fs::path& folder,
                                     const std::vector<std::string>& mirrors) {
-  make_folder(folder, ExitCode::kConfig);
+  std::vector<fs::path> made;  // innermost first
+  std::error_code ignored;
+  for (fs::path path = fs::absolute(folder); !fs::exists(path, ignored); path = path.parent_path())
+    made.push_back(path);
   try {
     const FolderLock held(folder);
     refuse_other_dataset(dataset, folder);
@@ -302,7 +307,9 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
       fetch_file(file, paths.back(), mirrors);
     }
     return paths;
-  } catch (const fs::filesystem_error& error) {
+  } catch (const std::exception& error) {
+    for (const fs::path& path : made) ::rmdir(path.c_str());  // fails unless it is empty
+    if (dynamic_cast<const fs::filesystem_error*>(&error) == nullptr) throw;
     throw Error(ExitCode::kData, error.what());
   }
 }

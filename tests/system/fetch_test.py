@@ -151,6 +151,15 @@ def test_if_all_mirrors_fail_each_error_is_printed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_failed_fetch_removes_only_empty_folders_that_it_created(tmp_path):
+    fetch(tmp_path / "new" / "mnist", NOWHERE, expect=3)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "own").mkdir()
+    fetch(tmp_path / "own" / "mnist", NOWHERE, expect=3)
+    fetch(tmp_path / "own", NOWHERE, expect=3)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "own"]
+
+
 def test_a_damaged_file_is_downloaded_again(tmp_path):
     (tmp_path / NAMES[1]).write_bytes(b"\x1f\x8bdamaged")
     fetch(tmp_path, MNIST.as_uri())
