@@ -88,7 +88,7 @@ using ConfigFiles = std::vector<std::shared_ptr<const strict_json::Source>>;
 /// Returns the command's config files in order. If there are none and the command needs the model,
 /// returns the config in the checkpoint, or config.json next to the weights. Throws Error(kConfig)
 /// if a file cannot be read or there is no config for the weights, and Error(kCheckpoint) if a
-/// checkpoint cannot be read.
+/// checkpoint cannot be read or the file contains no weights.
 ConfigFiles config_files(const CommandLine& line);
 
 /// A config, and its layers merged into one document, for messages with positions in it.

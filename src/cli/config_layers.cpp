@@ -149,6 +149,11 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   const auto beside = path.parent_path() / settings::run_files::kConfig;
   if (is_there(beside)) return strict_json::load_source(beside.string());
   refuse(
+  if (!header.is_object() && !is_zip_file(file.bytes()) && !is_legacy_torch_file(file.bytes())) {
+    throw Error(ExitCode::kCheckpoint, path.string() +
+                                           ": is not a checkpoint, a safetensors file or a "
+                                           "torch.save file (.pt, .pth)");
+  }
       "{}: contains no config, and there is no config.json next to it; pass the config it was "
       "trained with (--config)",
       path.string());

@@ -82,6 +82,14 @@ def test_weights_use_the_config_next_to_them(tmp_path, copy):
     assert "no config.json next to it" in run("evaluate", "--checkpoint", alone, expect=2).stderr
 
 
+@pytest.mark.parametrize("content", [b'{"epochs": 1}', b"", b"\x89PNG\r\n\x1a\n of a picture", b"1234567\0 9"])
+def test_a_file_that_contains_no_weights_is_named_before_a_config_is_requested(tmp_path, content):
+    (tmp_path / "some.json").write_bytes(content)
+    for command in (("evaluate",), ("predict", tmp_path / "seven.png")):
+        refused = run(command[0], "--checkpoint", tmp_path / "some.json", *command[1:], expect=5).stderr
+        assert "some.json: is not a checkpoint, a safetensors file or a torch.save file (.pt, .pth)" in refused
+
+
 def test_evaluate_prints_json_in_a_pipe_and_text_on_a_terminal(trained):
     facts, _ = evaluated("--checkpoint", trained.checkpoints()[-1])
     code, text, _ = run_on_terminal("evaluate", "--checkpoint", trained.checkpoints()[-1])
