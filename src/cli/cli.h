@@ -100,8 +100,8 @@ struct LayeredConfig {
 /// Reads the config in layers, with later ones overriding earlier ones: defaults, `files` in
 /// order, the variable MNIST_TRAIN_SET, --output if it is a run folder, --nproc-per-node, --set.
 /// Throws Error(kConfig) listing the mistakes in all layers, and in the network and `parameters`
-/// for the images if those are known or `model.layers` needs them; Error(kData) if they cannot be
-/// read.
+/// for the images if those are known or `model.layers` needs them, or if a run would be tested on
+/// a different held-out fraction from its own; Error(kData) if images cannot be read.
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 
 /// Returns FILE:LINE:COLUMN of the config's keys by JSON pointer, for mistakes that are detected

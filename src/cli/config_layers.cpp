@@ -148,15 +148,37 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   }
   const auto beside = path.parent_path() / settings::run_files::kConfig;
   if (is_there(beside)) return strict_json::load_source(beside.string());
-  refuse(
   if (!header.is_object() && !is_zip_file(file.bytes()) && !is_legacy_torch_file(file.bytes())) {
     throw Error(ExitCode::kCheckpoint, path.string() +
                                            ": is not a checkpoint, a safetensors file or a "
                                            "torch.save file (.pt, .pth)");
   }
+  refuse(
       "{}: contains no config, and there is no config.json next to it; pass the config it was "
       "trained with (--config)",
       path.string());
+}
+
+/// Throws if the command would test a run on another held-out fraction than its own.
+void check_held_out(const CommandLine& line, const settings::DataOptions& data) {
+  const bool tests = line.command == Command::kEvaluate || line.predicts_test;
+  if (!tests || !line.checkpoint_file || data.test_fraction == 0) return;
+  if (data::find_dataset_record(*line.checkpoint_file).empty()) return;
+  settings::DataOptions own;
+  try {
+    own = settings::parse_run_config(*config_of_checkpoint(*line.checkpoint_file)).data;
+  } catch (const Error&) {  // without a config, or with that of another version
+    return;
+  }
+  const auto compare = [](const char* key, auto given, auto recorded) {
+    if (given == recorded) return;
+    refuse(
+        "/data/{}: is {}, but was {} in the run, whose held-out files are listed in its "
+        "dataset.json; remove this key, or set data.test to a folder or file",
+        key, given, recorded);
+  };
+  compare("test", data.test_fraction, own.test_fraction);
+  compare("holdout_seed", data.holdout_seed, own.holdout_seed);
 }
 
 /// Reads a config. The paths in a shipped config given by name are relative to ./configs, because
@@ -339,6 +361,7 @@ LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files) {
   }
   layered.config = settings::read_run_config(layered.document, problems);
   strict_json::throw_if_any(problems, network_errors(line, layered, problems));
+  check_held_out(line, layered.config.data);
   return layered;
 }
 

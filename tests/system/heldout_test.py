@@ -145,6 +145,19 @@ def test_one_folder_gives_the_same_weights_with_any_number_of_processes_and_eval
         assert f"1 of the run's {len(record['test'])} test files is missing; the first is {record['test'][0]}" in gone.stderr
 
 
+def test_a_run_is_not_tested_on_another_fraction_than_the_one_held_out(tmp_path, photos):
+    folder = train(tmp_path, SMALL_NET | {"epochs": 1, "data": own("image-folder", photos, holdout_seed=3)}).path
+    for file in ("model.pt", "checkpoints/best.safetensors"):
+        for command in (("evaluate",), ("predict", "--test")):
+            for key, given, recorded in (("test", "0.5", "0.2"), ("holdout_seed", "5", "3")):
+                refused = run(*command, "--checkpoint", folder / file, "--set", f"data.{key}={given}", expect=2).stderr
+                assert f"/data/{key}: is {given}, but was {recorded} in the run" in refused and "dataset.json" in refused
+    tested = [printed_json("evaluate", "--checkpoint", folder, "--set", f"data.{change}")["samples"]
+              for change in ("test=0.2", "holdout_seed=3", "limit_test=2", f"test={photos}")]
+    held_out = len(json.loads((folder / "dataset.json").read_text())["test"])
+    assert tested == [held_out, held_out, 2, sum(COUNTS.values())]
+
+
 def test_a_stopped_run_resumes_bit_identically_but_not_with_different_files(tmp_path, photos):
     config = SMALL_NET | {"epochs": 40, "data": own("image-folder", photos, validation=0.15, decode="stream")}
     whole = train(tmp_path, config, output="whole")
