@@ -231,10 +231,12 @@ std::string fetch_command(const settings::NamedDataset& dataset) {
 
 fs::path find_named_dataset(const settings::NamedDataset& dataset,
                             const std::optional<fs::path>& root) {
+  if (root && !is_folder(*root)) fail_data("{}: no such folder (data.root)", root->string());
   std::string searched;
   for (const auto& [place, reason] : search_places(root)) {
     for (const std::string& name : {dataset.name, dataset.other_folder}) {
       fs::path folder = place / name;
+      if (!is_folder(folder) && (place / "").parent_path().filename() == name) folder = place;
       if (name == dataset.name || is_folder(folder)) {
         searched += "\n  " + folder.string() + " (" + reason + ")";
       }
@@ -251,6 +253,7 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
         spdlog::warn("no usable data set {1} in data.root {0}; reading {2} instead", root->string(),
                      dataset.name, found.front().string());
       }
+      spdlog::debug("data set {}: {}", dataset.name, found.front().string());
       return found.front();
     }
   }

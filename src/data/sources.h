@@ -297,8 +297,8 @@ void refuse_other_kind(const fs::path& path);
 /// Finds the folder of a data set's files without opening any: a folder with the data set's name,
 /// or with torchvision's name for it, in `root`, in a folder of the path list MNIST_TRAIN_DATA, in
 /// `third_party` of the executable's repository or bundle, in the installation, or in the user's
-/// cache ($XDG_CACHE_HOME or ~/.cache, `mnist-train/`). Throws Error(kData) listing all these
-/// locations.
+/// cache ($XDG_CACHE_HOME or ~/.cache, `mnist-train/`); or one of these folders itself, if it has
+/// such a name. Throws Error(kData) listing all these locations, or if `root` is not a folder.
 fs::path find_named_dataset(const settings::NamedDataset& dataset,
                             const std::optional<fs::path>& root);
 

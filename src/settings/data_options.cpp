@@ -160,7 +160,7 @@ void add_sources(Schema<DataOptions>& schema) {
           "A data set by name; mnist unless a format is given.",
           {.drops = {"format", "train", "test", "train_per_process"}});
   ADD_KEY(schema, root, kSamples, optional_of(path()),
-          "Folder in which to look first for the data set's folder.");
+          "Folder in which to look first for the data set's folder, or that folder itself.");
   const auto formats =
       one_of<DataFormat>({"idx", "cifar", "image-folder", "image-list", "lmdb", "synthetic"});
   ADD_KEY(schema, format, kStepsAndSamples, optional_of(formats),

@@ -46,6 +46,7 @@ TEST_CASE("a data set is searched for in root, the path list and the cache, in t
   const std::string list = (root / "nothing").string() + "::" + (root / "list").string();
   const ScopedEnvironment data("MNIST_TRAIN_DATA", list.c_str());
   const ScopedEnvironment cache("XDG_CACHE_HOME", (root / "cache").c_str());
+  fs::create_directory(root / "root");
   const std::vector<fs::path> nearest_last{root / "cache/mnist-train/fashion-mnist",
                                            root / "list/fashion-mnist",
                                            root / "root/fashion-mnist"};
@@ -54,6 +55,21 @@ TEST_CASE("a data set is searched for in root, the path list and the cache, in t
     CHECK(find("fashion-mnist", root / "root") == place);
     CHECK(train_at({place, {}}).images == place / "train-images-idx3-ubyte.gz");
     CHECK(test_at({place, {}}).labels == place / "t10k-labels-idx1-ubyte.gz");
+  }
+}
+
+TEST_CASE("data.root may be the data set's own folder, but must exist") {
+  const TempFolder folder;
+  const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
+  for (const char* name : {"fashion-mnist", "FashionMNIST"}) {
+    const fs::path place = folder.path() / name;
+    SmallDataset{}.write(place);
+    CHECK(find("fashion-mnist", place) == place);
+    CHECK(find("fashion-mnist", place / "") == place / "");
+  }
+  for (const fs::path& root : {folder.path() / "absent", folder.write("file", "")}) {
+    CHECK_THAT(error_of([&] { find("mnist", root); }),
+               IsError(ExitCode::kData, root.string() + ": no such folder (data.root)"));
   }
 }
 
@@ -71,6 +87,7 @@ TEST_CASE("the error about a missing data set lists every searched folder") {
   const TempFolder folder;
   const ScopedEnvironment data("MNIST_TRAIN_DATA", "/first/list:/second/list");
   const ScopedEnvironment cache("XDG_CACHE_HOME", folder.path().c_str());
+  fs::create_directory(folder.path() / "root");
   const auto failure = error_of([&] { find("fashion-mnist", folder.path() / "root"); });
   CHECK_THAT(failure, IsError(ExitCode::kData, "MNIST_TRAIN_DATA", "train-images-idx3-ubyte.gz"));
   for (const fs::path& place : {folder.path() / "root", fs::path("/first/list"),
@@ -82,7 +99,7 @@ TEST_CASE("the error about a missing data set lists every searched folder") {
 
 TEST_CASE("the repository is searched only by an executable inside it") {
   const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
-  const auto failure = error_of([&] { find("fashion-mnist", "/nowhere"); });
+  const auto failure = error_of([&] { find("fashion-mnist"); });
   fs::path folder = executable_folder();
   int places = 0;
   for (int levels = 0; levels < 3; ++levels) {

@@ -258,9 +258,11 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, case):
 
 def test_warnings_and_results_use_separate_streams(tmp_path):
     config = write_config(tmp_path, {"max_steps": 2})
-    wrong_root = ("--set", "data.root=/nonexistent")
+    wrong_root = ("--set", f"data.root={tmp_path}")
     trained = run("--config", config, "--output", "run", *wrong_root, folder=tmp_path, expect=0)
-    assert "/nonexistent" in trained.stderr
+    assert f"no usable data set mnist in data.root {tmp_path}" in trained.stderr
+    refused = run("--config", config, "--output", "other", "--set", "data.root=absent", folder=tmp_path, expect=3)
+    assert f"{tmp_path}/absent: no such folder (data.root)" in refused.stderr
     assert re.fullmatch(r"finished: test accuracy \S+ %, best \S+ % in epoch 1; \S+ s; run/model.pt\n", trained.stdout)
     (tmp_path / "logs").mkdir()
     evaluated = printed_json("evaluate", "--checkpoint", "run/model.pt", "--config", config, *wrong_root, folder=tmp_path)
