@@ -44,6 +44,8 @@ class StateSaver {
   bool is_checkpoint_due_after_step() const;
   /// Returns whether the config requires a checkpoint after the epoch that has just been recorded.
   bool is_checkpoint_due_after_epoch() const;
+  /// Finds out, on rank 0 of a resumed run, whether its best checkpoint is an extra one.
+  void note_resumed();
 
   /// Takes a snapshot and, if `is_checkpoint`, a checkpoint. Throws like `save_checkpoint`.
   void save(const report::LogPositions& positions, bool is_checkpoint);
@@ -60,6 +62,7 @@ class StateSaver {
  private:
   template <class Work>
   void timed_on_rank0(const Work& work);
+  bool is_scheduled(std::int64_t epoch, std::int64_t step) const;
 
   Worker& worker_;
   const data::Dataset& dataset_;
@@ -71,6 +74,7 @@ class StateSaver {
   double least_snapshot_s_ = 0;  // shortest time of a snapshot; 0: none was timed
   checkpoint::CheckpointWriter writer_;
   std::int64_t saved_step_ = -1;
+  std::int64_t extra_step_ = -1;  // of a checkpoint saved only because it is the best so far
   double seconds_ = 0;
 };
 

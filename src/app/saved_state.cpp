@@ -254,6 +254,7 @@ ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Train
   ResumedRun resumed;
   if (worker.is_rank0()) {
     resumed = resume_on_rank0(worker, dataset, trainer, saver, std::move(initial));
+    saver.note_resumed();
   }
   checkpoint::broadcast_state(trainer, worker.communicator);
   resumed.is_finished = worker.communicator.sum_over_ranks(resumed.is_finished ? 1 : 0) > 0;
@@ -298,11 +299,23 @@ bool StateSaver::is_checkpoint_due_after_step() const {
   return every_steps && trainer_.progress().step % *every_steps == 0;
 }
 
+bool StateSaver::is_scheduled(std::int64_t epoch, std::int64_t step) const {
+  const settings::CheckpointOptions& options = worker_.config.checkpoint;
+  return (options.every_epochs > 0 && epoch % options.every_epochs == 0) ||
+         (options.every_steps && step % *options.every_steps == 0);
+}
+
 bool StateSaver::is_checkpoint_due_after_epoch() const {
-  const std::int64_t every_epochs = worker_.config.checkpoint.every_epochs;
   const train::Progress& progress = trainer_.progress();
-  return (every_epochs > 0 && progress.epoch % every_epochs == 0) || is_best(worker_, progress) ||
-         trainer_.run_done() || is_checkpoint_due_after_step();
+  return is_scheduled(progress.epoch, progress.step) || is_best(worker_, progress) ||
+         trainer_.run_done();
+}
+
+void StateSaver::note_resumed() {
+  const train::Progress& progress = trainer_.progress();
+  const bool is_extra =
+      worker_.config.checkpoint.keep_best && !is_scheduled(progress.best_epoch, progress.best_step);
+  if (is_extra) extra_step_ = progress.best_step;
 }
 
 void StateSaver::save(const report::LogPositions& positions, bool is_checkpoint) {
@@ -340,7 +353,11 @@ void StateSaver::save_checkpoint(const report::LogPositions& positions) {
         worker_.job.restarts,
         {images.channels, images.height, images.width, images.classes},
         dataset_.class_names};
-    writer_.start(checkpoint::snapshot(trainer_, facts), progress.step, is_best(worker_, progress));
+    const bool best = is_best(worker_, progress);
+    const bool is_extra =
+        best && !is_scheduled(progress.epoch, progress.step) && !trainer_.run_done();
+    writer_.start(checkpoint::snapshot(trainer_, facts), progress.step, best, is_extra,
+                  std::exchange(extra_step_, is_extra ? progress.step : -1));
     saved_step_ = progress.step;
   });
 }

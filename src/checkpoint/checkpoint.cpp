@@ -331,13 +331,16 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   fail_checkpoint(source + ": its description of the run cannot be read: " + error.what());
 }
 
-void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
+void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step, bool is_extra,
+                            std::int64_t replaced) {
   std::error_code ignored;
   fs::create_directories(folder_, ignored);  // writing reports the error
   remove_leftovers(folder_);
   write_safetensors(path_of(step), snapshot, /*seal=*/true);
   read_checkpoint(path_of(step));
-  const std::vector<std::int64_t> steps = saved_steps(folder_);
+  if (replaced >= 0 && replaced != step) fs::remove(path_of(replaced), ignored);
+  std::vector<std::int64_t> steps = saved_steps(folder_);
+  if (is_extra) std::erase(steps, step);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {
     fs::remove(path_of(steps[i]), ignored);  // an extra checkpoint does no harm
   }
@@ -388,10 +391,11 @@ CheckpointWriter::~CheckpointWriter() {
   }
 }
 
-void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best) {
+void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best, bool is_extra,
+                             std::int64_t replaced) {
   wait();
-  const auto save = [this, snapshot = std::move(snapshot), step, best] {
-    folder_.save(snapshot, step);
+  const auto save = [this, snapshot = std::move(snapshot), step, best, is_extra, replaced] {
+    folder_.save(snapshot, step, is_extra, replaced);
     if (best) folder_.mark_best(step);
   };
   try {

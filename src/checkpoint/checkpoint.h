@@ -103,9 +103,11 @@ class CheckpointFolder {
 
   std::filesystem::path path_of(std::int64_t step) const { return folder_ / checkpoint_name(step); }
 
-  /// Writes the checkpoint of `step`, reads it back and verifies it, then removes all but the
-  /// newest `keep`. Throws Error(kCheckpoint), leaving the earlier checkpoints in place.
-  void save(const TensorFile& snapshot, std::int64_t step);
+  /// Writes the checkpoint of `step`, reads it back and verifies it, then removes that of
+  /// `replaced` and all but the newest `keep`, to which `step` does not count if `is_extra`. Throws
+  /// Error(kCheckpoint), leaving the earlier checkpoints in place.
+  void save(const TensorFile& snapshot, std::int64_t step, bool is_extra = false,
+            std::int64_t replaced = -1);
   /// Moves the checkpoints of steps after `step` into `abandoned/`, and the best one if it is
   /// later. Returns the number of steps. Throws Error(kCheckpoint).
   std::int64_t set_aside_later_than(std::int64_t step) const;
@@ -130,9 +132,11 @@ class CheckpointWriter {
   ~CheckpointWriter();
 
   /// Waits for the previous checkpoint, then starts saving `snapshot` as the checkpoint of `step`,
-  /// and marks it as the best one if `best` is set. Throws the previous checkpoint's
-  /// Error(kCheckpoint), or its own if no thread can be started.
-  void start(TensorFile snapshot, std::int64_t step, bool best);
+  /// and marks it as the best one if `best` is set. The other arguments are those of
+  /// CheckpointFolder::save. Throws the previous checkpoint's Error(kCheckpoint), or its own if no
+  /// thread can be started.
+  void start(TensorFile snapshot, std::int64_t step, bool best, bool is_extra = false,
+             std::int64_t replaced = -1);
   /// Throws the thread's Error(kCheckpoint) if it has already failed. Does not wait.
   void check();
   /// Returns when the last checkpoint is on disk. Throws Error(kCheckpoint).

@@ -21,7 +21,8 @@ Schema<CheckpointOptions> checkpoint_schema() {
       schema, keep, integer(1, kMaxCount),
       "Number of newest checkpoints that are kept. If the newest is damaged, a run resumes from "
       "the one before it.");
-  ADD_KEY(schema, keep_best, boolean(), "Also keeps the best checkpoint.");
+  ADD_KEY(schema, keep_best, boolean(),
+          "Also keeps the best checkpoint, which does not count towards `keep`.");
   ADD_KEY(
       schema, best_by, one_of<BestBy>({"accuracy", "balanced_accuracy", "loss"}),
       "Metric that selects the best checkpoint, on the validation set if there is one, else on the "

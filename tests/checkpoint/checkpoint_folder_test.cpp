@@ -91,6 +91,24 @@ TEST_CASE("the best checkpoint is kept when its step's file is removed") {
   CHECK(names_in(folder.path()).size() == 3);
 }
 
+TEST_CASE("an extra checkpoint does not count towards keep, and the next one replaces it") {
+  const TempFolder folder;
+  const TrainerRig rig(small_run());
+  CheckpointFolder checkpoints(folder.path(), 2);
+  save(checkpoints, {10, 20});
+  checkpoints.save(snapshot_of(rig), 25, /*is_extra=*/true);
+  checkpoints.mark_best(25);
+  CHECK(saved_steps(folder.path()) == Steps{10, 20, 25});
+  for (int i = 0; i < 2; ++i) {  // a resumed run may save the same step again
+    checkpoints.save(snapshot_of(rig), 28, /*is_extra=*/true, i == 0 ? 25 : 28);
+    CHECK(saved_steps(folder.path()) == Steps{10, 20, 28});
+    CHECK_NOTHROW(read_checkpoint(checkpoints.best()));
+  }
+  checkpoints.save(snapshot_of(rig), 30, /*is_extra=*/false, 28);
+  CHECK(saved_steps(folder.path()) == Steps{20, 30});
+  CHECK_NOTHROW(read_checkpoint(checkpoints.best()));
+}
+
 TEST_CASE("failing to mark the best checkpoint leaves no files behind") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 2);

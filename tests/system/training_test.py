@@ -74,6 +74,13 @@ def test_the_run_folder_has_the_documented_files(full):
     assert [path.stem for path in full.checkpoints()] == ["step-00000469"]
 
 
+def test_best_checkpoints_between_the_scheduled_ones_are_kept_only_as_the_best(tmp_path):
+    folder = train(tmp_path, {"epochs": 6, "batch_size": 125, "data": {"limit_train": 1000, "limit_test": 1000},
+                              "checkpoint": {"every_epochs": 3, "keep": 10}})
+    assert [path.stem for path in folder.checkpoints()] == ["step-00000024", "step-00000048"]
+    assert (folder.path / "checkpoints" / "best.safetensors").exists()
+
+
 def test_the_saved_config_reproduces_the_run_bit_for_bit(tmp_path):
     first = train(tmp_path, {"learning_rate": 0.03, "data": {"limit_train": 1280}}, processes=2, output="first")
     written = first.read_json("config.json")
