@@ -130,9 +130,10 @@ std::optional<KnownNetwork> other_network(const models::Model& model, const Matc
 }
 
 /// Returns a likely way to load the file; "" if there is none.
-std::string advice(const models::Model& model, const Match& match,
-                   const std::vector<std::string>& wrong, const std::optional<KnownNetwork>& other,
-                   const settings::WeightsOptions& weights, std::int64_t classes, bool starts_run) {
+std::string advice(const models::Model& model, const Match& match, std::vector<std::string> wrong,
+                   const std::optional<KnownNetwork>& other,
+                   const settings::WeightsOptions& weights, const network::ImageShape& images,
+                   bool starts_run) {
   if (other) {
     return fmt::format("\nthese look like weights of {0}; set \"model\": {{\"name\": \"{0}\"}}",
                        settings::name_of(other->name));
@@ -145,10 +146,20 @@ std::string advice(const models::Model& model, const Match& match,
         "tensor for name, tensor in weights.items()}}, then save the dict",
         prefix);
   }
-  const std::set<std::string> head = head_of(model, classes);
+  std::string text;
+  const at::Tensor& own = *find_named(match.wanted, wrong.front());
+  const at::Tensor* found = find_named(match.found, wrong.front());
+  if (found != nullptr && found->dim() == 4 && own.dim() == 4 && own.size(1) == images.channels &&
+      found->size(1) == 4 - images.channels &&  // 1 or 3
+      found->size(0) == own.size(0) && found->sizes().slice(2) == own.sizes().slice(2)) {
+    text = fmt::format("\nset data.channels to {}, as for these weights", found->size(1));
+    wrong.erase(wrong.begin());
+  }
+  const std::set<std::string> head = head_of(model, images.classes);
   const auto in_head = [&](const std::string& name) { return head.contains(name); };
-  if (differs || !starts_run || !std::ranges::all_of(wrong, in_head)) return "";
-  return "\nto train a new head, set in \"model\": \"weights\": " +
+  if (differs || !std::ranges::all_of(wrong, in_head)) return "";
+  if (wrong.empty() || !starts_run) return text;
+  return text + "\nto train a new head, set in \"model\": \"weights\": " +
          json_text(OrderedJson{{"file", weights.file.string()}, {"new", settings::kHead}});
 }
 
@@ -212,8 +223,7 @@ std::set<std::string> load_weights(models::Model& model, const settings::Weights
   const std::vector<std::string> wrong = wrong_names(match);
   const auto other = other_network(model, match, wrong, images);
   if (!wrong.empty() || other) {
-    const std::string text =
-        advice(model, match, wrong, other, weights, images.classes, starts_run);
+    const std::string text = advice(model, match, wrong, other, weights, images, starts_run);
     fail_checkpoint(source + ": does not fit the model" + text +
                     (text.empty() ? ":" : "\ndifferences:") +
                     differences(match.wanted, match.file()));
