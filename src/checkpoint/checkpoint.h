@@ -223,13 +223,14 @@ class SnapshotMemory {
 void require_head(const char* key, const models::Model& model, std::int64_t classes);
 
 /// Loads the model's weights from a checkpoint, a safetensors file or a `.pt` file, detected from
-/// the content. Prefixes "module.", "_orig_mod." and "model." are removed if the model's names have
-/// none. Tensors that match `weights.fresh` keep their values; returns their names. Tensors that
-/// the model does not have are ignored with a warning; `num_batches_tracked` may be missing. If
-/// there are other differences, or if the weights belong to a different built-in network, throws
-/// Error(kCheckpoint) listing them, with advice (on `fresh` only if `starts_run` is set), and
-/// leaves the model unchanged. Throws ConfigKeyError if a glob in `fresh` matches no tensor, and
-/// throws like `require_finite`. `images`: the model's input shape.
+/// the content. Prefixes "module.", "_orig_mod." and "model." are removed from each name that has
+/// them, unless the model's names begin with them or several names would be the same. Tensors that
+/// match `weights.fresh` keep their values; returns their names. Tensors that the model does not
+/// have are ignored with a warning; `num_batches_tracked` may be missing. If there are other
+/// differences, or if the weights belong to a different built-in network, throws Error(kCheckpoint)
+/// listing them, with advice (on `fresh` only if `starts_run` is set), and leaves the model
+/// unchanged. Throws ConfigKeyError if a glob in `fresh` matches no tensor, and throws like
+/// `require_finite`. `images`: the model's input shape.
 std::set<std::string> load_weights(models::Model& model, const settings::WeightsOptions& weights,
                                    const network::ImageShape& images, bool starts_run = false);
 

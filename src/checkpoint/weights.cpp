@@ -58,6 +58,31 @@ std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted, bo
       std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; })->first);
 }
 
+/// Gives each of the model's tensors the prefix that most of them have, and returns it. Does not
+/// rename tensors that would get the same name, nor any with a prefix that names of the model have.
+std::string unify_prefixes(NamedTensors& file, const NamedTensors& wanted) {
+  std::vector<std::string_view> prefixes(kPrefixes.begin(), kPrefixes.end());
+  std::erase_if(prefixes, [&](std::string_view prefix) {
+    return std::ranges::any_of(wanted,
+                               [&](const auto& item) { return item.first.starts_with(prefix); });
+  });
+  std::map<std::string, std::vector<std::string*>, std::less<>> unwrapped;
+  for (auto& [name, tensor] : file) {
+    std::string_view own = name;
+    while (is_one_of(prefixes, own.substr(0, own.find('.') + 1))) {
+      own.remove_prefix(own.find('.') + 1);
+    }
+    unwrapped[std::string(own)].push_back(&name);
+  }
+  std::string prefix = find_prefix(file, wanted);
+  for (const auto& [own, tensor] : wanted) {
+    const auto found = unwrapped.find(own);
+    if (found == unwrapped.end() || found->second.size() > 1) continue;
+    if (find_named(file, prefix + own) == nullptr) *found->second.front() = prefix + own;
+  }
+  return prefix;
+}
+
 /// Returns the names of the tensors of the module that owns the last parameter; none if its number
 /// of outputs is not `classes`.
 std::set<std::string> head_of(const models::Model& model, std::int64_t classes) {
@@ -170,7 +195,7 @@ Match match_tensors(const models::Model& model, TensorFile file, const std::set<
   for (const auto& item : model_tensors(model)) {
     if (!fresh.contains(item.first)) match.wanted.push_back(item);
   }
-  const std::string prefix = find_prefix(file.tensors, match.wanted);
+  const std::string prefix = unify_prefixes(file.tensors, model_tensors(model));
   std::set<std::string> names;
   for (const auto& [name, tensor] : file.tensors) names.insert(name);
   for (auto& [name, tensor] : file.tensors) {
@@ -272,13 +297,14 @@ std::optional<KnownNetwork> network_like(const NamedTensors& file,
       const auto model = models::make_model(options, shape, 0);
       const std::set<std::string> head = head_of(*model, shape.classes);
       const NamedTensors tensors = model_tensors(*model);
-      const std::string prefix = find_prefix(file, tensors);
+      NamedTensors renamed = file;
+      const std::string prefix = unify_prefixes(renamed, tensors);
       std::ptrdiff_t own_size = 0;
       std::ptrdiff_t alike = 0;
       for (const auto& [name, tensor] : tensors) {
         if (!counts(name)) continue;
         ++own_size;
-        const at::Tensor* found = find_named(file, prefix + name);
+        const at::Tensor* found = find_named(renamed, prefix + name);
         if (found == nullptr) continue;
         alike += head.contains(name) || found->sizes() == tensor.sizes() ? 1 : 0;
       }
@@ -286,7 +312,7 @@ std::optional<KnownNetwork> network_like(const NamedTensors& file,
           static_cast<double>(alike) / static_cast<double>(std::max(own_size, size));
       if (share < best_share) continue;
       best_share = share;
-      const at::Tensor* last = find_named(file, prefix + model->named_parameters().back().key());
+      const at::Tensor* last = find_named(renamed, prefix + model->named_parameters().back().key());
       best = {candidate, last == nullptr || last->dim() == 0 ? 0 : last->size(0)};
     } catch (const ConfigKeyError&) {  // the images are too small for it
     }

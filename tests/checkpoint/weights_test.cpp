@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint.h"
 #include "support/damage.h"
 #include "support/error_of.h"
+#include "support/layers.h"
 #include "support/peak_memory.h"
 #include "support/temp_folder.h"
 #include "support/trainer_rig.h"
@@ -201,6 +202,73 @@ TEST_CASE("weights are found under the prefixes of wrappers, among other tensors
   CHECK(same(started(mixed), other_weights()));
   mixed.emplace_back("conv.weight", at::zeros({3, 1, 5, 5}));
   CHECK(same(started(mixed), other_weights()));
+}
+
+TEST_CASE("prefixes are removed even if only some names have them") {
+  for (const std::string prefix : {"module.", "_orig_mod.", "model.module."}) {
+    for (const std::size_t first : {0U, 1U}) {
+      INFO(prefix << first);
+      NamedTensors file = other_weights();
+      for (std::size_t i = first; i < file.size(); i += 2) file[i].first.insert(0, prefix);
+      CHECK(same(started(file), other_weights()));
+      file[0].first = "module." + other_weights()[0].first;
+      CHECK(same(started(file), other_weights()));
+    }
+  }
+  NamedTensors usual = with_prefix("module.", other_weights());
+  usual.emplace_back("_orig_mod.fc.bias", at::zeros({10}));
+  CHECK(same(started(usual), other_weights()));
+  // Either of the two could be the model's.
+  NamedTensors two = without(other_weights(), "fc.bias");
+  two.emplace_back("module.fc.bias", at::zeros({10}));
+  two.emplace_back("model.fc.bias", at::zeros({10}));
+  CHECK_THAT(refusal(two), ContainsSubstring("\n  missing: fc.bias [10]\n  unexpected: "
+                                             "module.fc.bias [10]\n  unexpected: model.fc.bias"));
+}
+
+TEST_CASE("prefixes with which the model's own names begin are not removed") {
+  const TempFolder folder;
+  const network::ImageShape images{1, 4, 4, 2};
+  settings::ModelOptions options;
+  options.layers = settings::LayerList{layer::flatten(),
+                                       {"model", settings::LinearLayer{3, true, {}}},
+                                       {"fc", settings::LinearLayer{2, true, {}}}};
+  const auto model = models::make_model(options, images, 1);
+  const NamedTensors weights = state_dict(*models::make_model(options, images, 2));
+  NamedTensors file = weights;
+  file.back().first = "module.fc.bias";
+  load_weights(*model, {write(folder, file), {}}, images);
+  CHECK(same(state_dict(*model), weights));
+  file.back().first = "model.fc.bias";
+  CHECK_THAT(error_of([&] {
+               load_weights(*model, {write(folder, file), {}}, images);
+             }),
+             IsError(ExitCode::kCheckpoint, "missing: fc.bias [2]", "unexpected: model.fc.bias"));
+}
+
+TEST_CASE("the error about images with other channels names the key to set") {
+  const network::ImageShape gray{1, 64, 64, 10};
+  const network::ImageShape colour{3, 64, 64, 10};
+  const auto name = settings::ModelName::kTorchvisionResNet18;
+  const auto loading_into = [&](const network::ImageShape& own, NamedTensors file) {
+    const TempFolder folder;
+    const auto model = built_in_model(name, 1, own);
+    return error_of([&] {
+             load_weights(*model, {write(folder, file), {}}, own, /*starts_run=*/true);
+           })
+        .message;
+  };
+  const NamedTensors published = state_dict(*built_in_model(name, 2, colour));
+  CHECK_THAT(loading_into(gray, published),
+             ContainsSubstring("\nset data.channels to 3, as for these weights\ndifferences:\n  "
+                               "size mismatch: conv1.weight is"));
+  CHECK_THAT(loading_into(colour, state_dict(*built_in_model(name, 2, gray))),
+             ContainsSubstring("\nset data.channels to 1, "));
+  CHECK_THAT(
+      loading_into(gray, resized(published, "fc.bias", {7})),
+      ContainsSubstring("set data.channels to 3, as for these weights\nto train a new head"));
+  CHECK_THAT(loading_into(gray, without(published, "bn1.bias")),
+             !ContainsSubstring("data.channels"));
 }
 
 TEST_CASE("without num_batches_tracked in the file, the count is 0") {

@@ -65,6 +65,14 @@ def test_a_run_starts_from_weights_of_other_programs_and_lists_ignored_tensors(t
     assert name != "extra.safetensors" or begun.weights()["bn1.num_batches_tracked"] == 1
 
 
+def test_a_run_starts_from_weights_of_which_every_second_name_has_a_prefix(tmp_path):
+    mixed = {("module." if number % 2 else "") + name: tensor
+             for number, (name, tensor) in enumerate(model().state_dict().items())}
+    torch.save(mixed, tmp_path / "mixed.pt")
+    begun = train(tmp_path, changes(str(tmp_path / "mixed.pt")))
+    assert all((begun.weights()[key] == value).all() for key, value in saved_weights().items())
+
+
 def test_a_new_head_is_suggested_and_trains(tmp_path):
     weights = tmp_path / "six.pt"
     six = make.Tiny(classes=6)
@@ -113,6 +121,7 @@ def test_weights_of_a_larger_network_of_the_same_family_are_recognised(tmp_path)
     for number, flags in enumerate(([], ["--set", "model.weights=" + json.dumps({"file": str(tmp_path / "resnet34.pth"), "new": "head"})])):
         refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / str(number), *flags, expect=5)
         assert 'these look like weights of torchvision-resnet34; set "model": {"name": "torchvision-resnet34"}' in refused.stderr
+        assert refused.stderr.count("  unexpected: layer") == 16 * 6
 
 
 def test_a_checkpoint_in_the_legacy_format_of_torch_save_is_read(tmp_path):
@@ -121,7 +130,6 @@ def test_a_checkpoint_in_the_legacy_format_of_torch_save_is_read(tmp_path):
     optimizer = torch.optim.Adam(network.parameters())
     sum(value.sum() for value in network.parameters()).backward()
     shared = torch.arange(12.0)
-        assert refused.stderr.count("  unexpected: layer") == 16 * 6
     content = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "views": [shared[2:5], shared.view(3, 4).t()],
                "empty": torch.empty(0), "flags": torch.ones(3, dtype=torch.bool)}
     torch.save(content, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
