@@ -238,8 +238,8 @@ void add_monitoring(Schema<TrainOptions>& schema) {
           "Ends the run after the first epoch that reaches this accuracy, on the validation set if "
           "there is one, else on the test set.");
   ADD_KEY(schema, log_interval, kNever, optional_of(integer(1, kMaxCount), "auto"),
-          "Steps between step records in metrics.jsonl; auto: the larger of a tenth of an epoch "
-          "and a thousandth of the run, at most 100.");
+          "Steps between step records in metrics.jsonl; auto: 100, or for epochs of fewer than 200 "
+          "steps, the larger of a tenth of an epoch and a thousandth of the run, at most 100.");
   Schema<EarlyStoppingOptions> early_stopping;
   ADD_KEY(early_stopping, patience, integer(1, kMaxCount),
           "Consecutive epochs without improvement after which the run ends.", kRequired);
@@ -284,6 +284,7 @@ std::int64_t log_interval(const TrainOptions& options, std::int64_t steps_per_ep
   const std::int64_t all = std::min(options.epochs * steps_per_epoch,
                                     options.max_steps.value_or(options.epochs * steps_per_epoch));
   const std::int64_t in_epoch = std::min(steps_per_epoch, all);
+  if (in_epoch >= 200) return 100;
   return std::clamp<std::int64_t>(std::max(in_epoch / 10, all / 1000), 1, 100);
 }
 
