@@ -35,7 +35,7 @@ ACCURACY_GOAL = 0.987  # for configs/mnist.json after 10 epochs
 SHORT = {"max_steps": 40, "deterministic": False}  # changes to runs.SMALL
 COMMAND_S = 120
 FEW_THREADS = {"OMP_NUM_THREADS": "2"}  # for commands that run concurrently
-# (Launches before the first step, launches of two steps): Nsight Compute takes 0.2 s per launch.
+# (Launches to skip before the first step, launches to profile in two steps); few, since each takes Nsight Compute 0.2 s.
 PROFILED_LAUNCHES = {"net": (40, 100), "resnet18": (50, 460)}
 
 
@@ -192,7 +192,7 @@ SPEED_CONFIGS = {"net": "mnist", "resnet18": "fashion_mnist_resnet18", "lenet": 
 
 
 def speed_config(model):
-    """Returns the config of a model, changed to MNIST and bf16."""
+    """Returns a model's config, adapted to train on MNIST in bf16."""
     config = json.loads((runs.ROOT / "configs" / f"{SPEED_CONFIGS[model]}.json").read_text())
     config = {key: value for key, value in config.items() if key not in ("data", "launch")}
     return runs.merged(config, {"data": {"dataset": "mnist"}, "launch": {"max_restarts": 0}, "epochs": 3, "device": "cuda",
@@ -227,7 +227,7 @@ def check_profile(checks):
 
 
 def kernels_of_last_step(text):
-    """Returns [[name, launches, µs]] by kernel, slowest first, between the last two launches of the optimizer kernel."""
+    """Returns [name, launches, µs] of each kernel between the last two launches of the optimizer kernel, slowest first."""
     rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))
     rows = [row for row in rows if row["ID"].isdigit()]
     ends = [place for place, row in enumerate(rows) if row["Kernel Name"].startswith("update_by_")]
@@ -335,7 +335,7 @@ def main():
             if here := [name for name in group if name in chosen]:
                 together(*(functools.partial(run_part, name) for name in here))
     failed = sum(not check["ok"] for check in checks.results)
-    print(f"gpu_check: {f'{failed} checks failed' if failed else 'passed'}; {output}")
+    print(f"gpu_check: {f'failed checks: {failed}' if failed else 'passed'}; {output}")
     return 1 if failed else 0
 
 

@@ -132,7 +132,7 @@ def main():
             smoke.check_resume(whole)
         except (RuntimeError, OSError, KeyError, ValueError) as error:
             smoke.report(False, str(error))
-    print("smoke: " + (f"{smoke.failures} checks failed" if smoke.failures else "passed"))
+    print("smoke: " + (f"failed checks: {smoke.failures}" if smoke.failures else "passed"))
     return 1 if smoke.failures else 0
 
 

@@ -40,7 +40,7 @@ void record(c10::Event& event, at::Device device) {
 void show_waits_on(launch::RankStatus* status) { waiting_status = status; }
 
 void wait_until(const std::function<bool()>& has_reached) {
-  constexpr double kSpin_s = 50e-6;  // a sleep takes as long, which would delay short waits
+  constexpr double kSpin_s = 50e-6;  // the shortest sleep, which would delay short waits
   constexpr std::chrono::microseconds kPause(50);
   if (has_reached()) return;
   const launch::WaitScope waiting(waiting_status, launch::Wait::kDevice);

@@ -85,16 +85,16 @@ struct ResumedRun {
   bool is_finished = false;    // the run was complete before this command
 };
 
-/// On rank 0 of a new run with `model.weights`, returns a model with these weights, else null.
+/// On rank 0 of a new run with `model.weights`, returns a model with these weights, otherwise null.
 /// Decodes no images, so that a file that does not fit is reported before any decoding. Throws
 /// Error(kCheckpoint).
 std::shared_ptr<models::Model> initial_model(Worker& worker);
 
 /// Initialises the trainer of every rank: from the snapshot that an earlier attempt left in memory,
-/// else from the checkpoint that the job requests (the newest intact one in the run folder, or the
-/// file given to `--resume`), else from `initial` or, if that is null, from `model.weights`, if
-/// set. Only rank 0 reads files. Later records in the run folder are moved aside or removed.
-/// Collective. Throws Error(kCheckpoint).
+/// otherwise from the checkpoint that the job requests (the newest intact one in the run folder, or
+/// the file given to `--resume`), otherwise from `initial` or, if that is null, from
+/// `model.weights`, if set. Only rank 0 reads files. Later records in the run folder are moved
+/// aside or removed. Collective. Throws Error(kCheckpoint).
 ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
                       StateSaver& saver, std::shared_ptr<models::Model> initial);
 
@@ -107,7 +107,7 @@ struct Evaluations {
   /// Returns the metrics of both, in a record without training metrics.
   report::EpochRecord record() const;
   /// Returns the scores that choose the best epoch and that can end a run or lower the learning
-  /// rate. They are from the validation set if there is one, else from the test set.
+  /// rate. They are from the validation set if there is one, otherwise from the test set.
   train::EpochScores scores(settings::BestBy best_by) const;
 };
 

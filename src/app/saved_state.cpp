@@ -17,7 +17,7 @@ namespace files = report::files;
 namespace {
 
 constexpr double kSnapshotInterval_s = 0.05;  // minimum time between snapshots
-constexpr double kSnapshotFraction = 0.004;   // maximum share of the time for snapshots
+constexpr double kSnapshotFraction = 0.004;   // maximum fraction of the time spent on snapshots
 constexpr int kUntimedSnapshots = 7;          // the first ones include memory allocation
 
 checkpoint::CheckpointFolder checkpoints_of(const Worker& worker) {
@@ -156,7 +156,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   return resumed;
 }
 
-/// Truncates the list of accuracies to those of the resumed epochs. If it was longer, the
+/// Truncates the list of accuracies to the epochs before the resume. If it was longer, the
 /// predictions, the mistakes and the model are from later epochs and are removed or moved aside.
 void truncate_results(const Worker& worker, const std::vector<double>& accuracies) {
   const fs::path list = worker.run_folder / worker.config.accuracies_file;

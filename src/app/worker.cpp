@@ -49,7 +49,7 @@ std::atomic<bool> recording = false;
 /// stopped run, because there is nothing to save yet. If the process `trains`, SIGUSR1, which asks
 /// the run to stop and resume later, takes effect only after `record_stop_signals`.
 void end_on_stop_signals(bool trains) {
-  // Shells start background processes with SIGINT ignored, but a SIGINT sent to them is intended.
+  // Shells start background processes with SIGINT ignored, but a SIGINT sent to them is deliberate.
   for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
   // No handler may run on a compute thread: while oneDNN multiplies matrices, the stack pointer
   // points into the heap, so a handler's frame would corrupt memory. Threads created later inherit
@@ -95,7 +95,7 @@ void set_up_log(const Worker& worker) {
       identity.restart_count + 1, identity.decided_by);
 }
 
-/// Logs LibTorch's own warnings at level debug only, because they contain stack traces and would
+/// Logs LibTorch's own warnings only at debug level, because they contain stack traces and would
 /// precede our messages.
 class LibTorchWarnings : public c10::WarningHandler {
  public:
@@ -125,8 +125,8 @@ void set_up_host(Worker& worker) {
   if (!worker.placement.cuda) return;
   if (deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicCuDNN(deterministic);
-  // TF32 keeps 10 mantissa bits, so results of the parts of a split batch would not sum to that of
-  // the whole batch. cuDNN's gradients of weights still have errors of up to 1.6e-3, because it
+  // TF32 keeps 10 mantissa bits, so the results for the parts of a batch would not add up to that
+  // for the whole batch. cuDNN's weight gradients still have errors of up to 1.6e-3, because it
   // computes them with Winograd's algorithm.
   if (deterministic) at::globalContext().setAllowTF32CuDNN(false);
 }
@@ -136,7 +136,7 @@ comm::RendezvousOptions rendezvous_of(const settings::RunConfig& config,
   return {.identity = identity, .timeout_s = config.launch.rendezvous_timeout_s};
 }
 
-/// Returns the GPUs that this rank may use: the one in the config, else all that it sees.
+/// Returns the GPUs that this rank may use: the one in the config, or all visible ones.
 std::vector<int> allowed_gpus(const Worker& worker) {
   if (!worker.placement.cuda) return {};
   if (!worker.config.launch.devices.empty()) return {worker.placement.device_index};
@@ -177,7 +177,7 @@ comm::Communicator connect(Worker& worker) {
   }
   const comm::RendezvousResult joined = comm::rendezvous(rendezvous);
   take_gpu(worker, gpus, joined.gpus);
-  // Our launcher finds a silent rank itself, so no rank may give up before it does.
+  // Our launcher detects silent ranks itself, so no rank may time out before it does.
   const double margin_s = launch::was_handed_over("status") ? 5 : 0;
   return {worker.identity, joined,
           worker.placement.backend == "nccl" ? comm::BackendKind::kNccl : comm::BackendKind::kGloo,
@@ -261,8 +261,8 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   }
   // Decoding may take a long time; if the launcher ends in the meantime, the pipe closes.
   const bool decodes = options.is_encoded();
-  // The launcher itself ends ranks that make no progress, and does not count time during which all
-  // of them were stopped.
+  // The launcher itself kills ranks that make no progress, and does not count time during which
+  // the whole job was suspended.
   constexpr std::chrono::hours kTimeout(24 * 7);
   std::int64_t waited = 0;
   return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, kTimeout, [&] {
@@ -393,8 +393,8 @@ std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
   const bool takes_partners = across && worker.config.train.shards && shards > 1;
   if (across && shards == 1) {
     spdlog::warn(
-        "{} with scope global mixes in the samples of another process, or of another shard of "
-        "the batch, but there is only one: samples are not mixed",
+        "{} with scope global mixes samples across processes or shards, but this run has one "
+        "process and one shard: samples are not mixed",
         settings::find<settings::MixupOptions>(list) != nullptr ? "mixup" : "cutmix");
   } else if (across && !takes_partners) {
     from_next = [&communicator = worker.communicator](const at::Tensor& mine, std::int64_t count) {

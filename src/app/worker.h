@@ -72,8 +72,8 @@ void requeue_if_asked(Worker& worker);
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
 /// Returns an image set without samples, with the shape of the config's images or of those that the
-/// job's checkpoint was trained on. The shape is read from the checkpoint, else the named data set
-/// or the run's dataset.json, else the data's files, without decoding any. Throws
+/// job's checkpoint was trained on. The shape is read from the checkpoint, otherwise the named data
+/// set or the run's dataset.json, otherwise the data's files, without decoding any. Throws
 /// Error(kCheckpoint) or Error(kData) if these cannot be read.
 data::ImageSet image_shape(const Worker& worker);
 

@@ -181,8 +181,8 @@ std::vector<std::int64_t> saved_steps(const std::filesystem::path& folder);
 /// File name of the best checkpoint, in the checkpoint folder.
 inline constexpr const char* kBestCheckpoint = "best.safetensors";
 
-/// Returns the newest checkpoint in `folder` with an intact seal, else the best one if its seal is
-/// intact, else nothing. Throws like `saved_steps`.
+/// Returns the newest checkpoint in `folder` with an intact seal, otherwise the best one if its
+/// seal is intact, else nothing. Throws like `saved_steps`.
 std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesystem::path& folder);
 
 /// A safetensors file (https://github.com/huggingface/safetensors) begins with the length of its

@@ -93,7 +93,7 @@ std::string as_block(std::string_view text);
 
 /// Returns the text as a single shell word, quoted unless it is plain.
 std::string shell_word(const std::string& text);
-/// Returns the command that starts this program: its name if it is in PATH, else its path.
+/// Returns the command that starts this program: its name if it is in PATH, otherwise its path.
 std::string program_to_type();
 /// Returns a path to type in a command: relative if it is inside the working directory.
 std::filesystem::path path_to_type(const std::filesystem::path& path);

@@ -54,7 +54,7 @@ std::string_view text_of(const Value& value) {
   return text != nullptr ? *text : std::string_view();
 }
 
-/// Returns the value's node if it is of this kind, else null.
+/// Returns the value's node if it is of this kind, otherwise null.
 PickleNode* node_of(const Value& value, PickleNode::Kind kind) {
   PickleNode* const* node = std::get_if<PickleNode*>(&value);
   return node != nullptr && (*node)->kind == kind ? *node : nullptr;

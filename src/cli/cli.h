@@ -78,9 +78,9 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line);
 /// `configs` of an installation, the repository or an unpacked bundle.
 std::vector<std::string> shipped_configs();
 
-/// Returns the file for `--config name`: `name` itself if it is a file, a path or "-", else the
-/// config of that name that comes with the program ("mnist" or "mnist.json"). Throws Error(kConfig)
-/// listing the shipped configs if there is neither.
+/// Returns the file for `--config name`: `name` itself if it is a file, a path or "-", otherwise
+/// the config of that name that comes with the program ("mnist" or "mnist.json"). Throws
+/// Error(kConfig) listing the shipped configs if there is neither.
 std::string find_config(const std::string& name);
 
 using ConfigFiles = std::vector<std::shared_ptr<const strict_json::Source>>;
@@ -114,7 +114,7 @@ std::map<std::string, std::string> key_positions(const LayeredConfig& layered);
 network::Network checked_network(const settings::RunConfig& config);
 
 /// Replaces a run folder in --checkpoint or --resume with one of its files, and logs which one: for
-/// --checkpoint the best checkpoint, else the newest, else model.pt; for --resume the newest
+/// --checkpoint the best checkpoint, the newest or model.pt, in this order; for --resume the newest
 /// checkpoint. Throws Error(kCheckpoint) if the folder has none, or if the checkpoint is damaged;
 /// the message then names an intact one in the same folder, if any.
 void find_checkpoints(CommandLine& line);

@@ -43,7 +43,7 @@ std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std:
       Source{flag + ' ' + shown, text, fs::current_path(), /*is_in_name=*/shown == text});
 }
 
-/// Parses the text from `begin` on as JSON if it is valid JSON, else as a string.
+/// Parses the text from `begin` on as JSON if it is valid JSON, otherwise as a string.
 Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
                 Problems& problems) {
   if (nlohmann::json::accept(source->text.substr(begin))) {

@@ -33,8 +33,8 @@ std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
          static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(end - begin - 1)));
 }
 
-/// Returns a pointer to a block of the row: into the row itself if the block is all fp32, else to a
-/// copy in `block`.
+/// Returns a pointer to a block of the row: into the row itself if the block is all fp32, otherwise
+/// to a copy in `block`.
 const float* read(const GradientRow& row, std::int64_t begin, std::int64_t count, float* block) {
   const std::int64_t in_bf16 = row.bf16.defined() ? row.bf16.numel() : 0;
   const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - begin, 0, count);

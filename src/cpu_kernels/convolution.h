@@ -17,8 +17,8 @@ namespace mnist_train::cpu_kernels {
 inline void round_to(float value, float& to) { to = value; }
 inline void round_to(float value, Bf16Bits& to) { float_to_bf16(&value, 1, &to); }
 
-/// Division of the rows of blocks into parts for threads. Sums per part, added in order, do not
-/// depend on the number of threads.
+/// Division of the rows of blocks into parts for threads. Sums that are computed per part and added
+/// in order do not depend on the number of threads.
 struct RowParts {
   std::int64_t rows;      // per part; fewer in the last part of a block
   std::int64_t of_block;  // parts per block
@@ -57,7 +57,7 @@ struct RowListener {
       take;
 };
 
-inline constexpr std::int64_t kTileBytes = 48 << 10;  // for a depthwise tile's inputs: an L1 cache
+inline constexpr std::int64_t kTileBytes = 48 << 10;  // for a depthwise tile's inputs; an L1 cache
 inline constexpr std::int64_t kPanelPair = 2;         // panels computed at once with AMX
 inline constexpr std::int64_t kPanelsAtOnce = 16;     // packed, then multiplied while cached
 
@@ -106,7 +106,7 @@ inline std::int64_t winograd_tiles(const ValueShape& shape) {
 template <class Element>
 bool suits_winograd(const ConvolutionShape& s, bool backward) {
   constexpr std::int64_t kLeastTiles = 9;  // fewer do not pay for the larger weights
-  constexpr double kTransforms = 100;      // per tile and channel, in products
+  constexpr double kTransforms = 100;      // cost per tile and channel, in products
   constexpr double kLeastGain = 1.1;
   const auto is = [](const Extent& extent, std::int64_t size) {
     return extent.height == size && extent.width == size;
@@ -131,7 +131,7 @@ bool suits_winograd(const ConvolutionShape& s, bool backward) {
 }
 
 /// Computes a convolution's forward pass or its input gradient. Both gather their inputs: even with
-/// strides, each pixel of the gradient has only the taps that contribute to it.
+/// strides, each pixel of the gradient visits only the taps that contribute to it.
 template <class Element>
 class Gather {
  public:
@@ -227,10 +227,10 @@ class Gather {
     view_.positions += step * view_.kernel_height;
     return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
   }
-  /// Plans Winograd's algorithm instead of runs.
+  /// Plans Winograd's algorithm, which has no runs of taps.
   void use_winograd(const ConvolutionShape& s) {
     const std::int64_t tiles = winograd_tiles(view_.out);
-    constexpr std::int64_t kLine = 16;  // floats; keeps positions from mapping to few cache sets
+    constexpr std::int64_t kLine = 16;  // floats; keeps positions out of the same cache sets
     WinogradView& to = view_.winograd;
     to.top = view_.backward ? 2 - s.padding.height : s.padding.height;
     to.left = view_.backward ? 2 - s.padding.width : s.padding.width;
@@ -305,16 +305,16 @@ class Gather {
     }
     kernels_.gather(view_, operands, panels, part);
   }
-  /// Returns whether all blocks should be multiplied by a few panels at a time: if the weights need
-  /// more memory than the inputs, or if there is only one row.
+  /// Returns true if all blocks should be multiplied by a few panels at a time, because the weights
+  /// need more memory than the inputs or there is only one row.
   bool multiplies_by_panels(std::int64_t blocks) const {
     if (is_depthwise() || by_winograd()) return false;
     const std::int64_t in_words = blocks * view_.in.block_size<Element>() / kDepth<Element>;
     return view_.out.height == 1 ||
            (packed_words() > in_words && cached_rows() >= view_.out.height);
   }
-  /// Returns whether kernels should read weights in place instead of packing them: if they form a
-  /// matrix whose rows are contiguous in memory and which is used only a few times.
+  /// Returns true if kernels should read weights in place instead of packing them, because the
+  /// weights form a matrix with contiguous rows that is used only a few times.
   bool reads_in_place(const BatchOperands<Element>& operands) const {
     constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
     return view_.kernel_height * view_.kernel_width == 1 && !view_.backward &&
@@ -355,7 +355,7 @@ class Gather {
     const std::int64_t count = operands.blocks * all.of_block;
     const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows() / all.rows);
     std::int64_t first = 0;
-    if (listener != nullptr) {  // the first parts are split by panels: others wait for them
+    if (listener != nullptr) {  // split by panels, because the other parts wait for the first
       first = std::min(at_once, all.of_block);
       const std::int64_t rows = std::min(first * all.rows, view_.out.height);
       parallel_for(0, ceil_divide(panels, kPanelPair), 1,
@@ -485,7 +485,7 @@ class Convolution {
     std::int64_t most_rows = std::max<std::int64_t>(1, kBandBytes / row_bytes);
     std::int64_t blocks_at_once = std::max<std::int64_t>(1, most_rows / shape_.out.height);
     std::int64_t rows = ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, most_rows));
-    if (by_winograd_) {  // rows of tiles whose factors for one position remain cached
+    if (by_winograd_) {  // as many tiles as keep the factors of one position in cache
       blocks_at_once = 1;
       const std::int64_t tile_bytes = (shape_.in.channels + shape_.out.channels) * kImages * 4;
       most_rows = kBandBytes / 2 / tile_bytes / ceil_divide(shape_.out.width, 2);

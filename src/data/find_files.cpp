@@ -116,7 +116,7 @@ std::string without_images(const fs::path& folder) {
   return error ? "; the folder cannot be listed: " + error.message() : other_files_in(folder);
 }
 
-/// Returns the images file of a split: the one with a prefix of that split, else the only one.
+/// Returns the images file of a split: the one with a prefix of that split, otherwise the only one.
 fs::path images_in(const fs::path& folder, SplitName split) {
   const auto& prefixes = names_of(split).prefixes;
   const SplitName other = split == SplitName::kTrain ? SplitName::kTest : SplitName::kTrain;

@@ -129,9 +129,9 @@ struct WorkerIdentity {
 };
 
 /// Reads the identity from torchrun's variables (our own launcher sets the same ones for its
-/// ranks), else from those of Slurm, Open MPI, MPICH or Intel MPI. Returns nothing if this process
-/// was started by hand or in a Slurm shell or batch script. Throws Error(kConfig) if the variables
-/// are incomplete or contradict each other.
+/// ranks), otherwise from those of Slurm, Open MPI, MPICH or Intel MPI. Returns nothing if this
+/// process was started by hand or in a Slurm shell or batch script. Throws Error(kConfig) if the
+/// variables are incomplete or contradict each other.
 std::optional<WorkerIdentity> identity_from_environment();
 
 /// Returns how many times Slurm has requeued this job; 0 outside of Slurm.

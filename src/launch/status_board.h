@@ -178,7 +178,7 @@ struct RunFailure {
 
 /// Finds the cause among the ranks' ends, which are in chronological order: the stalled rank, else
 /// the first that failed on its own (was killed, crashed, exited early or reported its own error),
-/// else the first victim. At least one rank must have failed.
+/// otherwise the first victim. At least one rank must have failed.
 RunFailure summarize_failure(const std::vector<RankEnd>& ends,
                              const std::optional<StalledRank>& stalled, const StatusBoard& board);
 

@@ -146,7 +146,7 @@ const RankVariables& variables_of(LauncherKind mpi) {
 
 // Open MPI and MPICH.
 
-/// Reads this process's rank from the variables of Open MPI, else from those of MPICH.
+/// Reads this process's rank from the variables of Open MPI, otherwise from those of MPICH.
 std::optional<WorkerIdentity> mpi_rank() {
   std::optional<WorkerIdentity> open_mpi;
   std::optional<WorkerIdentity> mpich;

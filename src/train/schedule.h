@@ -69,7 +69,7 @@ struct Progress {
 /// The result of the evaluation after an epoch.
 struct EpochScores {
   double test_accuracy = 0;
-  double selection_accuracy = 0;  // on the validation set if there is one, else the test set
+  double selection_accuracy = 0;  // on the validation set if there is one, otherwise the test set
   double selection_loss = 0;      // on that set
   double seconds = 0;             // evaluation time
   double best_score = 0;          // the metric that selects the best weights; higher is better
@@ -98,7 +98,7 @@ struct ScheduleSpan {
 ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress& progress,
                            std::int64_t samples, std::int64_t samples_per_step);
 
-/// Returns the schedule's name if its rates depend on the length of the run, else null.
+/// Returns the schedule's name if its rates depend on the length of the run, otherwise null.
 const char* name_if_bound_to_end(settings::ScheduleName schedule);
 
 /// The learning rate of each optimizer step of a run.

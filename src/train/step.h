@@ -36,8 +36,9 @@ struct FinishedStep {
 /// Loss and other sums of each step. Those of the current step are scalars on the device, summed
 /// over the ranks along with the gradients (with uncompressed `flat`, in the same all-reduce), so
 /// every rank learns the global loss and all stop requests. Sums of earlier steps are kept until
-/// the next synchronisation, when all ranks read them: on CPUs after each step, otherwise about
-/// twice a second, because the host runs ahead of a GPU and a synchronisation makes it wait.
+/// the next synchronisation, when all ranks read them. On CPUs, that is after every step; with a
+/// GPU, about twice a second, because the host runs ahead of it and a synchronisation makes it
+/// wait.
 class StepLog {
  public:
   static constexpr std::int64_t kScalars = 4;   // the members of StepSums
@@ -45,7 +46,7 @@ class StepLog {
 
   /// `summed` [kScalars + n] f32, on the training device, holds the sums over all ranks. `of_shard`
   /// holds the sums of a shard; it is the same tensor or one of the same shape. The last n scalars
-  /// are those of the batch partition or the changes of the model's buffers. `runs_ahead`: this
+  /// are those of the batch partition or the changes to the model's buffers. `runs_ahead`: this
   /// rank computes on a GPU. Collective.
   StepLog(const at::Tensor& summed, at::Tensor of_shard, const comm::Communicator& communicator,
           bool runs_ahead);
@@ -64,9 +65,9 @@ class StepLog {
   /// Returns a view of the shard's loss, correct predictions and number of samples, [3], to which
   /// each batch is added.
   at::Tensor of_samples() const { return of_shard_.narrow(0, 0, 3); }
-  /// Returns a view of the batch partition's scalars, or of the summed changes of buffers.
+  /// Returns a view of the batch partition's scalars, or of the summed changes to the buffers.
   const at::Tensor& others() const { return others_; }
-  /// Returns a view of the changes of the model's buffers in the shard.
+  /// Returns a view of the shard's changes to the model's buffers.
   at::Tensor shard_of_buffers() const {
     return of_shard_.narrow(0, kScalars, of_shard_.numel() - kScalars);
   }
@@ -81,14 +82,14 @@ class StepLog {
   /// Starts timing the next step.
   void begin_epoch();
   /// Copies the sums of the next steps, [n, kScalars] f32 on the device; later work may overwrite
-  /// them.
+  /// `sums`.
   void append(const at::Tensor& sums);
   /// Describes the appended steps in order, one per call.
   void name_next(std::int64_t step, std::int64_t samples_seen, double learning_rate) {
     unfinished_.push_back({step, samples_seen, learning_rate});
   }
-  /// Waits for the device and adds the sums of the steps since the last call to `sums`. Each step
-  /// needs a call of `name_next` first. Returns the steps, valid until the next call.
+  /// Waits for the device and adds the sums of the steps since the last call to `sums`. `name_next`
+  /// must have been called for each step. Returns the steps, valid until the next call.
   std::span<const FinishedStep> synchronize(StepSums& sums);
   /// Takes the steps up to the last `synchronize`; each step is returned once.
   std::vector<FinishedStep> take() { return std::exchange(finished_, {}); }
@@ -131,14 +132,15 @@ void require_finite(const StepSums& sums, std::int64_t step);
 
 /// The buffers of a model (running statistics, counters) when batches are split into fixed shards:
 /// each shard's forward pass starts from the buffers after the previous step, and the changes are
-/// summed over the shards, weighted by their samples. Integers, such as counters, follow the first
-/// shard. So all ranks have the same buffers, regardless of which rank computes which shard.
+/// summed over the shards, weighted by their samples. Integer buffers, such as counters, are those
+/// of the first shard. So all ranks have the same buffers, regardless of which rank computes which
+/// shard.
 class ShardBuffers {
  public:
-  /// Returns the number of fp32 elements needed for the changes of a model's buffers.
+  /// Returns the number of fp32 elements needed for the changes to a model's buffers.
   static std::int64_t elements(const torch::nn::Module& model);
 
-  /// `model` runs forward and backward; it must have buffers.
+  /// `model`, which runs the forward and backward passes, must have buffers.
   explicit ShardBuffers(const torch::nn::Module& model);
 
   /// Saves a copy of the buffers for the shards of the step.
@@ -173,7 +175,7 @@ class Step {
 
   /// Begins a step of `samples` samples over all ranks, in `batches` global batches (more than one
   /// if gradients are accumulated). `rates`: the members of StepRates in order, on the device, of
-  /// type `rates_type`; read only with class weights.
+  /// type `rates_type`; used only with class weights.
   void begin(std::int64_t samples, std::int64_t batches, const at::Tensor& rates = {});
   /// Runs forward and backward for a batch of the current shard; it may be empty. Every rank calls
   /// this for each batch of each of its shards, shard by shard. Collective. Throws PeerError, and
@@ -181,8 +183,8 @@ class Step {
   void add(const loader::Batch& batch);
   /// Averages the gradients over the ranks and updates the weights. `rates`: as for `begin`.
   /// Collective. If the loss or a gradient is not finite, the next synchronisation reports it, see
-  /// `require_finite`. On a CPU the weights then remain unchanged, except if the loss is finite
-  /// and the sum of gradients was deferred to the update. Throws PeerError.
+  /// `require_finite`. On a CPU the weights then remain unchanged, unless the loss is finite
+  /// and gradients are summed only during the update. Throws PeerError.
   void finish(const at::Tensor& rates);
 
   at::ScalarType rates_type() const {
@@ -229,8 +231,9 @@ struct PlannedStep {
 };
 
 /// Replays captured steps, after a few eager warm-up steps, for full global batches with the same
-/// shard sizes as the captured batch. All other steps (a smaller last one) run eagerly, with the
-/// same results. A replay runs one step, or several that read positions and rates on the device.
+/// shard sizes as the captured batch. All other steps, such as a smaller last one, run eagerly,
+/// with the same results. A replay runs one step, or several that read positions and rates from
+/// device memory.
 class GraphedStep {
  public:
   /// Number of steps in the larger graph.

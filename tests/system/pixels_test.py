@@ -368,7 +368,7 @@ def test_truncated_files_are_refused(files, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ("TIFF", "GIF", "AVIF"))
-def test_unsupported_formats_are_refused_with_the_command_that_converts_them(tmp_path, kind):
+def test_errors_about_unsupported_formats_name_a_conversion_command(tmp_path, kind):
     path = tmp_path / "picture.png"
     path.write_bytes(saved(photo("RGB", 32, 32), kind))
     (message,) = read_pictures([(path, "none", 0, 0, 3, BACKGROUNDS[0])])

@@ -147,7 +147,7 @@ def test_tensor_layouts_that_pytorch_saves_are_read(tmp_path, trained, config):
     assert evaluate(tmp_path / "form.pt", config)["test_accuracy"] == trained.summary()["test_accuracy"]
 
 
-def test_files_without_weights_are_reported_with_the_flag_or_key(tmp_path, config):
+def test_errors_about_files_without_weights_name_the_flag_or_key(tmp_path, config):
     path = tmp_path / "text.safetensors"
     for reason in ("cannot open: No such file", "is a text file, not a torch.save file"):
         for origin, *arguments in (("--checkpoint", "evaluate", "--checkpoint", path, "--config", config),

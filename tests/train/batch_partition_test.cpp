@@ -63,8 +63,8 @@ TEST_CASE("shards are even until the ranks' speeds are known, then proportional 
   CHECK(learned({1000, 500}, 0, 120, 3) == Sizes{60, 60});
   CHECK(learned({1000, 500}, 0, 120, 10) == Sizes{80, 40});
   CHECK(learned({1000, 500, 1000}, 0, 100, 100) == Sizes{40, 20, 40});
-  CHECK(learned({1000, 990}, 0, 120, 100) == Sizes{60, 60});  // too similar to adapt
-  // At equal fixed costs, 86 and 34 samples take equally long: 86 / 1000 s and 34 / 400 s.
+  CHECK(learned({1000, 990}, 0, 120, 100) == Sizes{60, 60});  // too similar to be worth adapting to
+  // With the same fixed cost, 86 and 34 samples take equally long: 86 / 1000 s and 34 / 400 s.
   const Sizes with_overhead = learned({1000, 400}, 0.02, 120, 400);
   CHECK(with_overhead[0] + with_overhead[1] == 120);
   CHECK(std::abs(with_overhead[0] - 86) <= 4);
@@ -95,7 +95,7 @@ TEST_CASE("fixed shards do not depend on the number of ranks; each rank gets con
   }
 }
 
-TEST_CASE("a throughput split speeds up unequal ranks and trains the same weights") {
+TEST_CASE("with ranks of unequal speed, a throughput split is faster and trains the same weights") {
   settings::TrainOptions options = small_run();
   options.deterministic = false;
   options.epochs = 1;
@@ -141,7 +141,7 @@ TEST_CASE("a throughput split speeds up unequal ranks and trains the same weight
 constexpr std::int64_t kSamples = 50;
 const std::vector<float> kWeights{0.5F, 3, 1, 0.25F, 2, 1, 0, 8, 1, 0.125F};
 
-/// The factors of the steps of two epochs, computed and expected; a step has two batches.
+/// The factor of each step over two epochs, computed and expected; a step has two batches.
 struct Factors {
   std::vector<double> computed;
   std::vector<double> expected;

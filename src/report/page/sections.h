@@ -212,10 +212,10 @@ struct ConfusedPair {
 /// Returns at most `most` pairs, most frequent first; none if there is no confusion matrix.
 std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t most);
 
-/// Returns whether the page shows balanced accuracy: if the class sizes of the test set are
-/// unequal.
+/// Returns true if the page shows balanced accuracy, that is, if the class sizes of the test set
+/// are unequal.
 bool shows_balanced_accuracy(const RunFiles& run);
-/// Returns whether the page shows top-5 accuracy: if there are many classes.
+/// Returns true if the page shows top-5 accuracy, because there are many classes.
 bool shows_top5_accuracy(const RunFiles& run);
 
 /// Returns the name of a class as HTML, or its number if it has none.
