@@ -40,7 +40,7 @@ std::optional<fs::path> find_subfolder(const fs::path& folder,
 
 /// Returns a warning if the class folders contain nearly the same subfolders, else "".
 std::string warning_about_splits(const data::ImageSource& pictures) {
-  constexpr std::size_t kMostNamed = 5;
+  constexpr std::size_t kMaxNamed = 5;
   std::map<std::string, std::set<std::int32_t>> classes;  // by the name of a subfolder
   for (std::int64_t sample = 0; sample < pictures.count(); ++sample) {
     const std::string path = pictures.path(sample);
@@ -59,7 +59,7 @@ std::string warning_about_splits(const data::ImageSource& pictures) {
   return fmt::format(
       "the folders {} contain the same subfolders ({}), so they look like splits of a data set, "
       "not classes; if they are, set data.train and data.test to two of them",
-      first_names(pictures.class_names(), kMostNamed), first_names(common, kMostNamed));
+      first_names(pictures.class_names(), kMaxNamed), first_names(common, kMaxNamed));
 }
 
 [[noreturn]] void refuse_one_class(const fs::path& folder, const std::string& name) {
@@ -168,8 +168,8 @@ class Draft {
     data_["size"] = height_ == width_ ? Json(height_) : Json{height_, width_};
     data_["channels"] = is_gray ? 1 : 3;
     if (!keeps_shape) choose_fit();
-    constexpr std::int64_t kMostBytes = std::int64_t{2} << 30;
-    if (count_ * height_ * width_ * 3 < kMostBytes) return;
+    constexpr std::int64_t kMaxBytes = std::int64_t{2} << 30;
+    if (count_ * height_ * width_ * 3 < kMaxBytes) return;
     data_["decode"] = "stream";
     because("data.decode: the decoded pictures would take more than 2 GiB of memory");
   }
@@ -225,11 +225,11 @@ class Draft {
   void choose_network() {
     constexpr std::int64_t kSmallSide = 4;
     constexpr std::int64_t kLargeSide = 48;  // from here on, a stride in the first layer saves time
-    constexpr std::size_t kMostStages = 4;
+    constexpr std::size_t kMaxStages = 4;
     Json layers = Json::array();
     std::int64_t channels = 32;
     std::int64_t side = std::min(height_, width_);
-    for (std::size_t stage = 0; stage < kMostStages; ++stage, channels *= 2, side /= 2) {
+    for (std::size_t stage = 0; stage < kMaxStages; ++stage, channels *= 2, side /= 2) {
       if (stage > 0) {
         if (side < kSmallSide) break;
         layers.push_back({{"name", "max_pool2d"}, {"kernel_size", 2}});

@@ -272,7 +272,7 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
 
 /// Logs the files left out of the data set, the skipped samples, and notes on the files.
 void list_left_out(const data::Dataset& dataset) {
-  constexpr std::ptrdiff_t kMostWarned = 10;
+  constexpr std::ptrdiff_t kMaxWarned = 10;
   const std::string left_out = data::left_out_text(dataset.left_out);
   if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
   if (dataset.left_out.added > 0) {
@@ -283,8 +283,8 @@ void list_left_out(const data::Dataset& dataset) {
   const std::ptrdiff_t count = std::ssize(dataset.skipped);
   spdlog::warn("skipped {} (data.on_bad_sample: skip)", counted(count, "unusable image"));
   for (std::ptrdiff_t i = 0; i < count; ++i) {
-    if (i == kMostWarned) spdlog::warn("skipped: {} more", count - i);
-    spdlog::log(i < kMostWarned ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
+    if (i == kMaxWarned) spdlog::warn("skipped: {} more", count - i);
+    spdlog::log(i < kMaxWarned ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
                 dataset.skipped[static_cast<std::size_t>(i)]);
   }
 }

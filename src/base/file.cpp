@@ -64,7 +64,7 @@ struct flock whole_file(short type) {
 }
 
 constexpr std::size_t kReadBytes = 1024;
-constexpr std::size_t kMostLookedAt = 1000;
+constexpr std::size_t kMaxLookedAt = 1000;
 
 /// Advice for arrays and tables.
 constexpr const char* kConvert =
@@ -380,7 +380,7 @@ std::optional<FileKind> kind_of_file(const fs::path& path) {
 
 std::string other_files_in(const fs::path& folder) {
   std::vector<fs::path> paths = paths_in(folder);
-  if (paths.size() > kMostLookedAt) paths.resize(kMostLookedAt);
+  if (paths.size() > kMaxLookedAt) paths.resize(kMaxLookedAt);
   for (const fs::path& path : paths) {
     if (path.filename().string().starts_with('.')) continue;
     if (const auto kind = kind_of_file(path)) {

@@ -76,13 +76,13 @@ std::string escape_all_but(std::string_view text, std::string_view kept) {
 
 /// Truncates very long lines and notes the number of bytes that were cut.
 std::string with_bounded_lines(std::string_view text) {
-  constexpr std::size_t kMostBytes = 8192;  // two paths of maximum length
+  constexpr std::size_t kMaxBytes = 8192;  // two paths of maximum length
   std::string bounded;
   while (true) {
     const std::string_view line = text.substr(0, text.find('\n'));
-    bounded += line.substr(0, kMostBytes);
-    if (line.size() > kMostBytes) {
-      bounded += fmt::format("… ({} more bytes)", line.size() - kMostBytes);
+    bounded += line.substr(0, kMaxBytes);
+    if (line.size() > kMaxBytes) {
+      bounded += fmt::format("… ({} more bytes)", line.size() - kMaxBytes);
     }
     if (line.size() == text.size()) return bounded;
     bounded += '\n';
@@ -177,7 +177,7 @@ std::string unmatched_glob(std::string_view pattern, const std::vector<std::stri
   std::vector<std::string> modules;  // at the top level
   std::vector<std::string> near;     // the names at edit distance `best`
   std::size_t best = std::max<std::size_t>(pattern.size() / 3, 1);
-  constexpr std::size_t kMost = 12;  // names in the message
+  constexpr std::size_t kMax = 12;  // names in the message
   const auto add = [](std::vector<std::string>& list, const std::string& name) {
     if (std::ranges::find(list, name) == list.end()) list.push_back(name);
   };
@@ -193,8 +193,8 @@ std::string unmatched_glob(std::string_view pattern, const std::vector<std::stri
     }
   }
   return fmt::format("\"{}\" matches no parameter; {}", pattern,
-                     near.empty() ? "the network has " + first_names(modules, kMost)
-                                  : "did you mean " + first_names(near, kMost) + "?");
+                     near.empty() ? "the network has " + first_names(modules, kMax)
+                                  : "did you mean " + first_names(near, kMax) + "?");
 }
 
 std::string escape_control_bytes(std::string_view text) { return escape_all_but(text, "\t\n"); }

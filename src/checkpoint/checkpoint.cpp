@@ -26,7 +26,7 @@ using Json = nlohmann::json;
 constexpr std::string_view kModelPrefix = "model.";
 constexpr std::string_view kEmaPrefix = "ema.";
 constexpr int kVersion = 2;
-constexpr std::int64_t kMostChannels = 3;
+constexpr std::int64_t kMaxChannels = 3;
 
 /// Appends the tensors with one kind of difference to the text, one per line.
 void list_tensors(std::string& text, const char* kind, const NamedValues<std::string>& tensors) {
@@ -142,7 +142,7 @@ void check_image_shape(const network::ImageShape& shape, const std::string& sour
     if (value >= 1 && value <= most) return;
     fail_checkpoint(fmt::format("{}: {} is {}, expected 1 to {}", source, key, value, most));
   };
-  check("channels", shape.channels, kMostChannels);
+  check("channels", shape.channels, kMaxChannels);
   check("height", shape.height, settings::kMaxImageSide);
   check("width", shape.width, settings::kMaxImageSide);
   check("classes", shape.classes, settings::kMaxClasses);

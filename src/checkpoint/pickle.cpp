@@ -377,11 +377,11 @@ PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
 /// Returns the tensor that a value describes, including parameters and instances of subclasses of
 /// torch.Tensor; nothing for other values.
 std::optional<PickledTensor> tensor_of(Value value) {
-  constexpr int kMostWrappers = 8;
+  constexpr int kMaxWrappers = 8;
   Value callee;
   Value arguments;
   std::string_view name;
-  for (int depth = 0; depth < kMostWrappers; ++depth) {
+  for (int depth = 0; depth < kMaxWrappers; ++depth) {
     if (const PickleNode* object = node_of(value, kObject)) {
       callee = object->callee;
       arguments = object->arguments;
@@ -427,15 +427,15 @@ bool is_module(const Value& value) {
 
 /// Throws the error for a dict without tensors.
 [[noreturn]] void refuse_dict(const PickleNode& dict) {
-  constexpr std::size_t kMostNamed = 12;
+  constexpr std::size_t kMaxNamed = 12;
   std::string keys;
-  for (std::size_t i = 0; i < std::min(dict.items.size(), 2 * kMostNamed); i += 2) {
+  for (std::size_t i = 0; i < std::min(dict.items.size(), 2 * kMaxNamed); i += 2) {
     keys += (keys.empty() ? "\"" : ", \"") + shown(dict.items[i]) + "\"";
   }
   fail_pickle(
       "the file contains no tensors, at its top level or under \"model_state_dict\", "
       "\"state_dict\" or \"model\"; its keys are " +
-      keys + (dict.items.size() > 2 * kMostNamed ? ", …" : "") +
+      keys + (dict.items.size() > 2 * kMaxNamed ? ", …" : "") +
       "; if one of them holds the weights, run in Python: torch.save(" + kLoaded + "[KEY], NEW)");
 }
 

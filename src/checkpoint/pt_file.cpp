@@ -17,10 +17,10 @@ namespace mnist_train::checkpoint {
 namespace {
 
 // Tensors may share a storage, or repeat its elements with strides of 0, but a small file must not
-// expand to an arbitrary size. The bytes of all tensors are limited to kMostShared times the file's
-// size plus kMostRepeatedBytes.
-constexpr std::uintmax_t kMostShared = 8;
-constexpr std::uintmax_t kMostRepeatedBytes = std::uintmax_t{32} << 20U;
+// expand to an arbitrary size. The bytes of all tensors are limited to kMaxShared times the file's
+// size plus kMaxRepeatedBytes.
+constexpr std::uintmax_t kMaxShared = 8;
+constexpr std::uintmax_t kMaxRepeatedBytes = std::uintmax_t{32} << 20U;
 
 std::string_view bytes_at(std::string_view archive, std::size_t offset, std::size_t size) {
   require(offset <= archive.size() && size <= archive.size() - offset,
@@ -168,7 +168,7 @@ at::Tensor read_tensor(const at::Tensor& bytes, const PickledTensor& pickled) {
 /// Reads the tensors of `source`, a file in either format. Reads each storage only once.
 template <class Source>
 TensorFile read_tensors(Source&& source, std::uintmax_t file_size) {
-  std::uintmax_t left = kMostShared * file_size + kMostRepeatedBytes;
+  std::uintmax_t left = kMaxShared * file_size + kMaxRepeatedBytes;
   TensorFile content;
   const at::Tensor pickle = source.pickle();
   std::map<std::string, at::Tensor> storages;
@@ -191,9 +191,9 @@ TensorFile read_tensors(Source&& source, std::uintmax_t file_size) {
 std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t> bytes) {
   constexpr std::size_t kLocator64Bytes = 20;
   constexpr std::size_t kEntryBytes = 46;
-  constexpr std::size_t kMostEndBytes = 22 + 65535;  // of the record that ends an archive
+  constexpr std::size_t kMaxEndBytes = 22 + 65535;  // of the record that ends an archive
   const std::string_view archive(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const std::size_t first = archive.size() - std::min(archive.size(), kMostEndBytes);
+  const std::size_t first = archive.size() - std::min(archive.size(), kMaxEndBytes);
   std::size_t end = archive.substr(first).rfind("PK\x05\x06");
   require(end != std::string_view::npos,
           "the file is truncated: the directory of the zip archive, at its end, is missing");

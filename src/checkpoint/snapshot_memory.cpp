@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kSlots = 3;
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kMostFactsBytes = std::size_t{1} << 20U;
+constexpr std::size_t kMaxFactsBytes = std::size_t{1} << 20U;
 
 constexpr const char* kMemory = "the snapshot memory";
 
@@ -30,7 +30,7 @@ std::size_t whole_pages(std::size_t bytes) {
 /// lines. Returns the size of the slot.
 template <class Visit>
 std::size_t lay_out(const StateTensors& state, const Visit& visit) {
-  std::size_t offset = kMostFactsBytes;
+  std::size_t offset = kMaxFactsBytes;
   for (const auto* tensors : {&state.flat, &state.buffers}) {
     for (const at::Tensor& tensor : *tensors) {
       visit(tensor, offset, /*is_flat=*/tensors == &state.flat);
@@ -145,7 +145,7 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   };
   if (rank_ == 0) {
     const std::vector<std::uint8_t> bytes = packed(facts);
-    if (bytes.size() > kMostFactsBytes) return;  // no seal: the run continues without this snapshot
+    if (bytes.size() > kMaxFactsBytes) return;  // no seal: the run continues without this snapshot
     write(bytes.data(), bytes.size(), 0);
     mine.facts_bytes = bytes.size();
   }

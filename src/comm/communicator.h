@@ -46,8 +46,8 @@ struct RendezvousResult {
 
 /// Connects to the run's key-value store (served by rank 0 or torchrun's agent) and waits until
 /// every rank has joined. Collective. Throws Error(kDistributed), naming the missing ranks or the
-/// store's address and the cause, and Error(kConfig) if a rank has a different config or backend; if
-/// rank 0 throws, it waits until the others, which throw the same error, have read it. With one
+/// store's address and the cause, and Error(kConfig) if a rank has a different config or backend;
+/// if rank 0 throws, it waits until the others, which throw the same error, have read it. With one
 /// rank, the store is null.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 

@@ -25,7 +25,7 @@ namespace {
 using settings::AveragingStrategy;
 
 constexpr std::int64_t kOverlapPaysFrom_bytes = 25 << 20;
-constexpr std::int64_t kLeastWork = 32 * DeferredSum::kBlock;  // elements per thread
+constexpr std::int64_t kMinWork = 32 * DeferredSum::kBlock;  // elements per thread
 
 /// Returns the first shard of the right half of a node.
 std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
@@ -373,7 +373,7 @@ const float* DeferredSum::block(std::int64_t begin, std::int64_t count, Scratch&
 
 void DeferredSum::write_to(const at::Tensor& result) const {
   auto* const to = result.mutable_data_ptr<float>();
-  parallel_for(0, result.numel(), kLeastWork, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(0, result.numel(), kMinWork, [&](std::int64_t begin, std::int64_t end) {
     Scratch scratch = make_scratch();
     for (; begin < end; begin += kBlock) {
       const std::int64_t count = std::min(kBlock, end - begin);
@@ -387,7 +387,7 @@ bool DeferredSum::is_finite() const {
   const at::Tensor& summed = rows.front().f32;
   const auto* const values = summed.const_data_ptr<float>();
   std::atomic<bool> finite = true;
-  parallel_for(0, summed.numel(), kLeastWork, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(0, summed.numel(), kMinWork, [&](std::int64_t begin, std::int64_t end) {
     if (!all_finite(values + begin, end - begin)) finite = false;
   });
   return finite;

@@ -105,15 +105,15 @@ inline std::int64_t winograd_tiles(const ValueShape& shape) {
 /// Depends on the shape alone, so that results do not depend on the batch size.
 template <class Element>
 bool suits_winograd(const ConvolutionShape& s, bool backward) {
-  constexpr std::int64_t kLeastTiles = 9;  // fewer do not pay for the larger weights
-  constexpr double kTransforms = 100;      // cost per tile and channel, in products
-  constexpr double kLeastGain = 1.1;
+  constexpr std::int64_t kMinTiles = 9;  // fewer do not pay for the larger weights
+  constexpr double kTransforms = 100;    // cost per tile and channel, in products
+  constexpr double kMinGain = 1.1;
   const auto is = [](const Extent& extent, std::int64_t size) {
     return extent.height == size && extent.width == size;
   };
   const ValueShape& out = backward ? s.in : s.out;
   if (kDepth<Element> != 1 || s.depthwise || !is(s.kernel, 3) || !is(s.stride, 1) ||
-      winograd_tiles(out) < kLeastTiles) {
+      winograd_tiles(out) < kMinTiles) {
     return false;
   }
   const auto taps = [&](std::int64_t size, const GatherAxis& axis) {
@@ -127,7 +127,7 @@ bool suits_winograd(const ConvolutionShape& s, bool backward) {
   const auto channels = [](const ValueShape& of) { return static_cast<double>(of.channels); };
   const double of_tile =
       kWinogradPositions + kTransforms * (1 / channels(s.in) + 1 / channels(s.out));
-  return products >= kLeastGain * of_tile * static_cast<double>(winograd_tiles(out));
+  return products >= kMinGain * of_tile * static_cast<double>(winograd_tiles(out));
 }
 
 /// Computes a convolution's forward pass or its input gradient. Both gather their inputs: even with
@@ -157,7 +157,7 @@ class Gather {
       // The inputs of a forward tile with the maximum number of columns should fit into an L1
       // cache.
       const std::int64_t pixels =
-          s.kernel.height * ((kMostColumns - 1) * s.stride.width + s.kernel.width);
+          s.kernel.height * ((kMaxColumns - 1) * s.stride.width + s.kernel.width);
       view_.depthwise.words_at_once =
           std::max<std::int64_t>(2, kTileBytes / (pixels * kImages * 4));
     } else {
@@ -259,7 +259,7 @@ class Gather {
       const Tap first = taps.empty() ? Tap{} : taps.front();
       DepthwiseTile tile{static_cast<std::int32_t>(x), 0, first.in, first.kernel,
                          static_cast<std::int32_t>(taps.size())};
-      for (std::int64_t tiles = ceil_divide(count, kMostColumns); tiles > 0; --tiles) {
+      for (std::int64_t tiles = ceil_divide(count, kMaxColumns); tiles > 0; --tiles) {
         tile.count = static_cast<std::int32_t>(ceil_divide(count, tiles));
         tiles_.push_back(tile);
         tile.first += tile.count * static_cast<std::int32_t>(to.out_step);
@@ -316,10 +316,10 @@ class Gather {
   /// Returns true if kernels should read weights in place instead of packing them, because the
   /// weights form a matrix with contiguous rows that is used only a few times.
   bool reads_in_place(const BatchOperands<Element>& operands) const {
-    constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
+    constexpr std::int64_t kMaxUses = 4 * kDepth<Element>;
     return view_.kernel_height * view_.kernel_width == 1 && !view_.backward &&
            view_.in.channels % kDepth<Element> == 0 &&
-           operands.blocks * view_.out.pixels() <= kMostUses;
+           operands.blocks * view_.out.pixels() <= kMaxUses;
   }
   /// Packs panels and multiplies all blocks by them. If the inputs of all blocks fit into the
   /// cache, they remain there; otherwise the panels that are packed together do. Each thread always

@@ -57,10 +57,10 @@ struct TileTaps {
 template <class Element, class Action>
 [[gnu::always_inline]] inline void for_each_tap_run(const TileTaps<Element>& taps,
                                                     const Action& action) {
-  constexpr int kMost = 7;
-  const bool shares = taps.tap_in == taps.in_step && taps.count > 0 && taps.count <= kMost;
+  constexpr int kMax = 7;
+  const bool shares = taps.tap_in == taps.in_step && taps.count > 0 && taps.count <= kMax;
   const std::int64_t at_once = shares ? taps.count : 1;
-  with_constant<1, 1, kMost>(
+  with_constant<1, 1, kMax>(
       at_once, [&]<int K>() __attribute__((always_inline)) {
         for (const Tap* row = taps.rows; row < taps.rows_end; ++row) {
           std::int64_t in = row->in * taps.row_size + taps.in;
@@ -159,8 +159,8 @@ template <class Action>
 void for_each_tile(const GatherView& view, const Action& action) {
   for (std::int64_t i = 0; i < view.depthwise.count; ++i) {
     const DepthwiseTile& tile = view.depthwise.tiles[i];
-    with_constant<1, 1, kMostColumns>(tile.count,
-                                      [&]<int T>() { action.template operator()<T>(tile); });
+    with_constant<1, 1, kMaxColumns>(tile.count,
+                                     [&]<int T>() { action.template operator()<T>(tile); });
   }
 }
 

@@ -346,7 +346,7 @@ void gather(const GatherView& view, const BatchOperands<Element>& operands,
   if constexpr (kDepth<Element> == 2) {
     if (view.by_amx) return gather_by_amx(view, operands, panels, part);
   }
-  with_constant<kDepth<Element>, kDepth<Element>, kMostRows>(view.panel_rows, [&]<int M>() {
+  with_constant<kDepth<Element>, kDepth<Element>, kMaxRows>(view.panel_rows, [&]<int M>() {
     for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
       const bool in_place = panels.in_place && panel < view.complete_panels();
       const auto compute = in_place ? &gather_panel<Element, RegisterResults<Element, M, false>>

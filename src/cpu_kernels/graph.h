@@ -20,8 +20,8 @@ struct PoolingShape {
 
 /// Returns whether a shape's plan, which lists every element of every window, is small.
 inline bool has_small_plan(const PoolingShape& shape) {
-  constexpr std::int64_t kMostElements = 1 << 20;
-  return shape.out.pixels() * shape.kernel.height * shape.kernel.width <= kMostElements;
+  constexpr std::int64_t kMaxElements = 1 << 20;
+  return shape.out.pixels() * shape.kernel.height * shape.kernel.width <= kMaxElements;
 }
 /// Returns whether the plan is small and a byte can hold a maximum's position in its window.
 inline bool can_pool_max(const PoolingShape& shape) {

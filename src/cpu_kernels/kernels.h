@@ -104,7 +104,7 @@ struct DepthwiseTile {
   std::int32_t first, count;
   std::int32_t in, kernel, taps;
 };
-inline constexpr int kMostColumns = 4;  // per tile
+inline constexpr int kMaxColumns = 4;  // per tile
 
 /// All tiles of a row; empty unless depthwise. Successive columns of a tile are `out_step` apart in
 /// the output and `in_step` apart in the input.

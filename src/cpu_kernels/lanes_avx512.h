@@ -143,7 +143,7 @@ inline void transpose(Block& rows) {
 }
 
 /// Maximum number of rows of two vectors of sums, which take 28 of the 32 registers.
-inline constexpr int kMostRows = 14;
+inline constexpr int kMaxRows = 14;
 
 /// Factors of a product: word k of row m of `a` is at a + m * a_row + k * a_step; the vectors of
 /// `b` for word k are at b + k * b_step.

@@ -259,8 +259,8 @@ class ImageGradient {
            std::int64_t /*b_word*/, std::int64_t count) {
     const WeightGradientView& view = tile_.band.view;
     const std::int64_t columns = view.shape.kernel.width * view.column_run;
-    for (std::int64_t column = 0; column < columns; column += kMost) {
-      with_constant<1, 1, kMost>(smaller(kMost, columns - column), [&]<int Columns>() {
+    for (std::int64_t column = 0; column < columns; column += kMax) {
+      with_constant<1, 1, kMax>(smaller(kMax, columns - column), [&]<int Columns>() {
         add_columns<Columns>(a, a_step, b + column * kImages, b_step, count, column);
       });
     }
@@ -283,7 +283,7 @@ class ImageGradient {
 
  private:
   static constexpr std::int64_t kRows = kImageGradientRows;
-  static constexpr int kMost = 6;  // columns at once
+  static constexpr int kMax = 6;  // columns at once
 
   template <int Columns>
   void add_columns(const float* a, std::int64_t a_step, const float* b, std::int64_t b_step,
@@ -348,7 +348,7 @@ void choose_add_tile(const GradientTile<Element>& tile, int vectors) {
       with_constant<1, 1, 2>(vectors, [&]<int B>() { add_tile<AmxGradient<Element, A, B>>(tile); });
     });
   }
-  with_constant<kDepth<Element>, kDepth<Element>, kMostRows>(view.panel_rows, [&]<int M>() {
+  with_constant<kDepth<Element>, kDepth<Element>, kMaxRows>(view.panel_rows, [&]<int M>() {
     with_constant<1, 1, 2>(vectors,
                            [&]<int V>() { add_tile<RegisterGradient<Element, M, V>>(tile); });
   });

@@ -186,7 +186,7 @@ inline void gather_by_tiles(const GatherView& view, const BatchOperands<float>& 
       const auto transform = is_inside ? &transform_tile<true> : &transform_tile<false>;
       transform(view, block, y, x, part.scratch + i * tiles.tile_size());
     }
-    with_constant<1, 1, kMostRows>(view.panel_rows, [&]<int M>() {
+    with_constant<1, 1, kMaxRows>(view.panel_rows, [&]<int M>() {
       multiply_tiles<M>(view, operands, panels, part, first, here);
     });
   }

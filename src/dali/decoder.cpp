@@ -200,7 +200,7 @@ class Pipeline {
 };
 
 // While one batch is decoded, the next one waits in DALI.
-constexpr std::size_t kMostFed = 2;
+constexpr std::size_t kMaxFed = 2;
 
 /// Decodes with NVIDIA DALI. One thread reads the files and owns the pipeline. Headers are checked
 /// before DALI sees a file, as for the built-in decoders. Pictures that DALI would decode
@@ -272,7 +272,7 @@ class DaliDecoder : public data::ImageDecoder {
   /// decoder is shutting down. Blocks while the pipeline is empty.
   std::unique_ptr<FileBatch> next_batch() {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (fed_.size() == kMostFed) return nullptr;
+    if (fed_.size() == kMaxFed) return nullptr;
     if (fed_.empty()) changed_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
     if (ending_) waiting_.clear();
     if (waiting_.empty()) return nullptr;

@@ -175,14 +175,14 @@ void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
     fail_data("{}: data.{} holds out no samples, because no class has two", train_.name(), key);
   }
   if (drawn.single_classes.empty()) return;
-  constexpr std::size_t kMostNamed = 10;
+  constexpr std::size_t kMaxNamed = 10;
   std::vector<std::string> names;
   for (const std::int32_t label : drawn.single_classes) {
     names.push_back(name_or_number(class_names_, static_cast<std::size_t>(label)));
   }
   notes_.push_back(fmt::format("data.{}: {} with a single sample {} not in this set: {}", key,
                                counted(std::ssize(names), "class"),
-                               names.size() == 1 ? "is" : "are", first_names(names, kMostNamed)));
+                               names.size() == 1 ? "is" : "are", first_names(names, kMaxNamed)));
 }
 
 /// Moves the test set out of the training samples at positions `left`, unless it has its own files.
@@ -277,7 +277,7 @@ std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
                           static_cast<int>(threads), /*gpu=*/std::nullopt, images});
   const auto failed = pool->decode_range(
       {0, samples.count()}, kBatchPerThread * threads, [this](const auto& failures) {
-        return (bad_.skips() || failures.size() <= BadSamples::kMostNamed) && !is_cancelled();
+        return (bad_.skips() || failures.size() <= BadSamples::kMaxNamed) && !is_cancelled();
       });
   if (is_cancelled()) throw Error(ExitCode::kRunFailed, "the samples are no longer needed");
   return failed;
@@ -365,7 +365,7 @@ ImageSet DatasetReader::labelled(const SampleView& samples, std::uint16_t* label
 /// Adds notes about classes without training samples, unless a limit may have excluded them, and
 /// about classes of which a split has lost all samples because they were skipped.
 void DatasetReader::note_empty_classes(Dataset& dataset) const {
-  constexpr std::size_t kMostNamed = 10;
+  constexpr std::size_t kMaxNamed = 10;
   const auto note = [&](const char* split, const SampleView& samples, const ImageSet& set,
                         bool needs_all) {
     const std::vector<std::int64_t> sizes = set.class_sizes();
@@ -378,7 +378,7 @@ void DatasetReader::note_empty_classes(Dataset& dataset) const {
     }
     if (empty.empty()) return;
     dataset.notes.push_back(fmt::format("{}: no usable {} samples of class {}", set.source, split,
-                                        first_names(empty, kMostNamed)));
+                                        first_names(empty, kMaxNamed)));
     if (class_names_.empty()) {
       dataset.notes.back() += fmt::format(" (of {} classes, numbered from 0)", set.classes);
     }
@@ -389,7 +389,7 @@ void DatasetReader::note_empty_classes(Dataset& dataset) const {
 }
 
 void DatasetReader::note_repeated_files(Dataset& dataset) const {
-  constexpr std::size_t kMostNamed = 5;
+  constexpr std::size_t kMaxNamed = 5;
   if (dataset.train.count == 0) return;
   const std::array splits{std::pair(&dataset.train, &train_),
                           std::pair(&dataset.validation, &validation_),
@@ -425,7 +425,7 @@ void DatasetReader::note_repeated_files(Dataset& dataset) const {
   if (repeated.empty()) return;
   dataset.notes.push_back(
       "held-out files are also in the training set, so results look better than they are: " +
-      first_names(repeated, kMostNamed));
+      first_names(repeated, kMaxNamed));
 }
 
 Dataset DatasetReader::finish(Dataset dataset) const {

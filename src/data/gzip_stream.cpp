@@ -18,9 +18,9 @@ namespace mnist_train::data {
 namespace {
 
 // Limits of the cache of decompressed files.
-constexpr std::size_t kWorthwhile_bytes = std::size_t{256} << 10;    // compressed
-constexpr std::size_t kMostInflated_bytes = std::size_t{256} << 20;  // decompressed
-constexpr std::size_t kMostKept = 8;
+constexpr std::size_t kWorthwhile_bytes = std::size_t{256} << 10;   // compressed
+constexpr std::size_t kMaxInflated_bytes = std::size_t{256} << 20;  // decompressed
+constexpr std::size_t kMaxKept = 8;
 constexpr char kBetweenHashes = '-';
 
 // Cached files are named after the hashes of their compressed and decompressed bytes. Names of
@@ -34,7 +34,7 @@ void remove_least_recently_used(const fs::path& folder) {
     if (!failed) files.emplace_back(used, file);  // otherwise it was removed meanwhile
   }
   std::ranges::sort(files, std::greater());
-  for (std::size_t i = kMostKept; i < files.size(); ++i) fs::remove(files[i].second, failed);
+  for (std::size_t i = kMaxKept; i < files.size(); ++i) fs::remove(files[i].second, failed);
 }
 
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // zlib counts in 32 bits
@@ -118,7 +118,7 @@ std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
 }
 
 void keep_inflated(Bytes compressed, Bytes content) {
-  if (compressed.size() < kWorthwhile_bytes || content.size() > kMostInflated_bytes) return;
+  if (compressed.size() < kWorthwhile_bytes || content.size() > kMaxInflated_bytes) return;
   const std::optional<fs::path> folder = own_cache_folder("inflated");
   if (!folder) return;
   const std::string name = hash_hex(compressed) + kBetweenHashes + hash_hex(content);

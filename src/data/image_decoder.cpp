@@ -53,7 +53,7 @@ class DecoderPool : public ImageDecoder {
 
  private:
   // Maximum number of samples that a thread claims at a time.
-  static constexpr std::size_t kMostAtOnce = 16;
+  static constexpr std::size_t kMaxAtOnce = 16;
 
   using Pixels = std::shared_ptr<Buffer>;
   struct PendingBatch {
@@ -103,7 +103,7 @@ class DecoderPool : public ImageDecoder {
       const std::size_t all = batch->samples.size();
       const std::size_t begin = batch->next;
       const auto threads = static_cast<std::size_t>(setup_.threads);
-      const std::size_t wanted = std::clamp<std::size_t>(all / (4 * threads), 1, kMostAtOnce);
+      const std::size_t wanted = std::clamp<std::size_t>(all / (4 * threads), 1, kMaxAtOnce);
       const std::size_t end = batch->next = std::min(begin + wanted, all);
       lock.unlock();
       for (std::size_t i = begin; i < end && !ending_; ++i) {

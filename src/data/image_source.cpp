@@ -72,9 +72,9 @@ Drawn take(const SampleView& samples, Classes classes, const Positions& shares, 
   return drawn;
 }
 
-constexpr std::int64_t kMostHeaders = 4000;
-constexpr std::int64_t kMostDecoded = 64;
-constexpr std::int64_t kMostDecodedPixels = 50'000'000;  // decoded in about a second
+constexpr std::int64_t kMaxHeaders = 4000;
+constexpr std::int64_t kMaxDecoded = 64;
+constexpr std::int64_t kMaxDecodedPixels = 50'000'000;  // decoded in about a second
 
 bool is_gray(const imaging::Image& image) {
   if (image.channels == 1) return true;
@@ -127,7 +127,7 @@ void BadSamples::refuse() const {
   constexpr const char* kAdvice = "to skip such samples: data.on_bad_sample \"skip\"";
   if (skip_ || messages_.empty()) return;
   if (messages_.size() == 1) fail_data("{}; {}", messages_.front(), kAdvice);
-  const std::size_t named = std::min(messages_.size(), kMostNamed);
+  const std::size_t named = std::min(messages_.size(), kMaxNamed);
   fail_data("{}{} samples are unusable; {}\n  {}", is_full() ? "more than " : "", named, kAdvice,
             fmt::join(std::span(messages_).first(named), "\n  "));
 }
@@ -163,18 +163,18 @@ void ImageSource::use_classes(const std::vector<std::string>& names, BadSamples&
     std::ranges::set_difference(some, all, std::back_inserter(others));
     return others;
   };
-  constexpr std::size_t kMostNamed = 10;
+  constexpr std::size_t kMaxNamed = 10;
   const auto extra = not_in(class_names_, names);
   const auto missing = not_in(names, class_names_);
   std::string problem;
   if (!missing.empty()) {
     problem = fmt::format("; no pictures of {}: {}",
                           missing.size() == 1 ? "this training class" : "these training classes",
-                          first_names(missing, kMostNamed));
+                          first_names(missing, kMaxNamed));
   }
   if (!extra.empty()) {
     fail_data("{}: the training set does not have {}: {}{}; both sets need the same classes", name_,
-              extra.size() == 1 ? "this class" : "these classes", first_names(extra, kMostNamed),
+              extra.size() == 1 ? "this class" : "these classes", first_names(extra, kMaxNamed),
               problem);
   }
   if (!missing.empty()) bad.add(name_ + ": " + problem.substr(2));
@@ -255,8 +255,8 @@ PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folde
   PictureSurvey survey;
   survey.gray = true;
   std::vector<std::pair<std::int64_t, std::int64_t>> sizes;
-  const std::int64_t step = (pictures.count() + kMostHeaders - 1) / kMostHeaders;
-  const std::int64_t decoded_step = step * ((pictures.count() / step - 1) / kMostDecoded + 1);
+  const std::int64_t step = (pictures.count() + kMaxHeaders - 1) / kMaxHeaders;
+  const std::int64_t decoded_step = step * ((pictures.count() / step - 1) / kMaxDecoded + 1);
   std::int64_t pixels = 0;  // decoded
   std::int64_t light = 0;   // number of light pictures minus dark ones
   for (std::int64_t sample = 0; sample < pictures.count(); sample += step) {
@@ -264,7 +264,7 @@ PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folde
     try {
       const auto file = MappedFile::open(folder / pictures.path(sample), ExitCode::kData);
       const imaging::Header header = imaging::read_header(file.bytes(), name);
-      if (sample % decoded_step == 0 && pixels < kMostDecodedPixels) {
+      if (sample % decoded_step == 0 && pixels < kMaxDecodedPixels) {
         const imaging::Image image = imaging::decode(file.bytes(), name);
         pixels += image.height * image.width;
         survey.gray = survey.gray && is_gray(image);

@@ -49,7 +49,7 @@ static_assert(sizeof(MetaPage) == 152 && sizeof(NodeHeader) == 8);
 constexpr std::uint16_t kAllKinds = 0x6f;
 constexpr std::uint32_t kLmdbMagic = 0xbeefc0de;
 constexpr std::uint32_t kVersion = 1;
-constexpr unsigned kMostLevels = 32;
+constexpr unsigned kMaxLevels = 32;
 constexpr std::uint16_t kOnOverflowPages = 1;
 
 /// Copies a possibly unaligned number or struct.
@@ -181,7 +181,7 @@ class LmdbSource : public ImageSource {
                 name_, size, meta.last_page, page_size_);
     }
     table_ = meta.table;
-    if (table_.entries > size / sizeof(NodeHeader) || table_.levels > kMostLevels ||
+    if (table_.entries > size / sizeof(NodeHeader) || table_.levels > kMaxLevels ||
         (table_.entries == 0) != (table_.levels == 0)) {
       fail(first_is_later ? 0 : 1,
            fmt::format("a table of {} entries in {} levels", table_.entries, table_.levels));
@@ -261,9 +261,9 @@ class LmdbSource : public ImageSource {
   }
 
   std::string name_of_key(std::string_view key) const {
-    constexpr std::size_t kMostShown = 64;  // a damaged file may contain any key
-    return name_ + ": key " + on_one_line(key.substr(0, kMostShown)) +
-           (key.size() > kMostShown ? "…" : "");
+    constexpr std::size_t kMaxShown = 64;  // a damaged file may contain any key
+    return name_ + ": key " + on_one_line(key.substr(0, kMaxShown)) +
+           (key.size() > kMaxShown ? "…" : "");
   }
 
   MappedFile file_;
@@ -343,7 +343,7 @@ std::string write_caffe2_record(const std::string& image, std::int32_t label) {
 
 void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry_at) {
   // Address space, not memory or disk: pages are allocated as they are written.
-  constexpr std::size_t kMostBytes = std::size_t{1} << (sizeof(void*) >= 8 ? 40U : 30U);
+  constexpr std::size_t kMaxBytes = std::size_t{1} << (sizeof(void*) >= 8 ? 40U : 30U);
   constexpr std::int64_t kEntriesPerCommit = 10000;
   const auto require = [&folder](int result, const char* action) {
     if (result == 0) return;
@@ -354,7 +354,7 @@ void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry
   MDB_env* environment = nullptr;
   require(mdb_env_create(&environment), "create");
   const std::unique_ptr<MDB_env, void (*)(MDB_env*)> owner(environment, &mdb_env_close);
-  require(mdb_env_set_mapsize(environment, kMostBytes), "reserve");
+  require(mdb_env_set_mapsize(environment, kMaxBytes), "reserve");
   // Syncs only at the end, because an unfinished database is discarded. No other process uses it,
   // so it needs no lock file, which is memory-mapped and would kill this process on a full disk.
   require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");

@@ -21,7 +21,7 @@ namespace mnist_train::data {
 
 namespace {
 
-constexpr std::int64_t kMostImageBytes = std::int64_t{1} << 30;  // of one image file
+constexpr std::int64_t kMaxImageBytes = std::int64_t{1} << 30;  // of one image file
 
 /// Returns whether a name is valid UTF-8 without control characters.
 bool is_plain_text(std::string_view name) {
@@ -65,7 +65,7 @@ class PictureFiles : public ImageSource {
   std::string add_file(std::string_view path, mode_t mode, off_t size, std::int32_t label) {
     if (!S_ISREG(mode)) return ": not a regular file";
     if (size == 0) return ": byte 0: an empty file instead of an image";
-    if (size > kMostImageBytes) return ": " + std::to_string(size) + " bytes, more than 1 GiB";
+    if (size > kMaxImageBytes) return ": " + std::to_string(size) + " bytes, more than 1 GiB";
     paths_.append(path).push_back('\0');
     begins_.push_back(paths_.size());
     sizes_.push_back(static_cast<std::uint32_t>(size));
@@ -378,7 +378,7 @@ struct ListColumns {
 };
 
 ListColumns read_header(CsvReader& csv, std::vector<std::string>& fields) {
-  constexpr std::size_t kMostShown = 200;
+  constexpr std::size_t kMaxShown = 200;
   const char* wanted = "expected a header with the columns path (or file_name) and label";
   if (!csv.next(fields)) csv.fail("the file is empty; {}", wanted);
   const auto find = [&](std::string_view name) -> std::optional<std::size_t> {
@@ -395,7 +395,7 @@ ListColumns read_header(CsvReader& csv, std::vector<std::string>& fields) {
     const bool other_separator =
         fields.size() == 1 && fields[0].find_first_of(";\t") != std::string::npos;
     const std::string found = fmt::format("{}", fmt::join(fields, ","));
-    csv.fail("{}, found \"{}\"{}", wanted, on_one_line(found.substr(0, kMostShown)),
+    csv.fail("{}, found \"{}\"{}", wanted, on_one_line(found.substr(0, kMaxShown)),
              other_separator ? "; separate columns by commas" : "");
   }
   return {fields.size(), path ? *path : *file_name, *label, find("holdout")};
@@ -548,9 +548,9 @@ class ImageList : public PictureFiles {
 
   std::int32_t class_number(const std::string& label) const {
     const std::int64_t number = *integer_of(label);
-    if (number >= 0 && number < kMostClasses) return static_cast<std::int32_t>(number);
+    if (number >= 0 && number < kMaxClasses) return static_cast<std::int32_t>(number);
     fail_data("{}: label {} is out of range; class numbers are 0 to {}", name_, label,
-              kMostClasses - 1);
+              kMaxClasses - 1);
   }
 
   ListKind kind_;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint8_t kUnsignedByte = 0x08;  // IDX element type
 constexpr std::size_t kMaxDimensions = 4;
-constexpr std::size_t kMostHeaderBytes = 4 + 4 * kMaxDimensions;
+constexpr std::size_t kMaxHeaderBytes = 4 + 4 * kMaxDimensions;
 
 // Deflate compresses zeros 1032:1, but images far less than 100:1. A file that claims a higher
 // ratio than kMaxExpansion is a decompression bomb or has a wrong header. Small files are exempt,
@@ -83,11 +83,11 @@ class IdxReader {
 
  private:
   void read_header() {
-    header_.resize(kMostHeaderBytes);
+    header_.resize(kMaxHeaderBytes);
     if (is_gzip_) {
       header_.resize(GzipStream(file_->bytes(), name_).read(header_));
     } else {
-      const Bytes begin = file_->bytes().first(std::min(kMostHeaderBytes, file_->bytes().size()));
+      const Bytes begin = file_->bytes().first(std::min(kMaxHeaderBytes, file_->bytes().size()));
       header_.assign(begin.begin(), begin.end());
     }
     const auto require = [this](std::size_t count) {
@@ -113,7 +113,7 @@ class IdxReader {
       const std::int64_t extent = imaging::big_endian(header_, offset, 4);
       if (extent == 0) fail(offset, "dimension {} is 0, expected at least 1", dimension);
       if (__builtin_mul_overflow(size_, static_cast<std::size_t>(extent), &size_) ||
-          size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMostHeaderBytes) {
+          size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMaxHeaderBytes) {
         fail(offset, "dimension {} is {}, more values than any file can contain", dimension,
              extent);
       }
@@ -203,7 +203,7 @@ class IdxSource : public ImageSource {
                        counted(images_.shape()[0], "image"));
     }
     labels_ = reader.read_labels(max_classes);
-    classes_ = max_classes < kMostClasses
+    classes_ = max_classes < kMaxClasses
                    ? max_classes
                    : std::int64_t{*std::max_element(labels_.begin(), labels_.end())} + 1;
   }

@@ -52,7 +52,7 @@ struct NamedFiles {
   DataFormat format;
   std::vector<DataLocation> train_locations;
   DataLocation test_location;
-  std::int64_t max_classes = ImageSource::kMostClasses;
+  std::int64_t max_classes = ImageSource::kMaxClasses;
   std::vector<std::string> class_names{};
 };
 
@@ -176,8 +176,8 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
 
 void require_few_classes(const ImageSource& source) {
   const std::int64_t classes = source.classes();
-  if (classes <= ImageSource::kMostClasses) return;
-  const auto most = fmt::format("; at most {} classes are supported", ImageSource::kMostClasses);
+  if (classes <= ImageSource::kMaxClasses) return;
+  const auto most = fmt::format("; at most {} classes are supported", ImageSource::kMaxClasses);
   if (source.class_names().empty()) fail_label(source, classes - 1, most);
   fail_data("{}: has {} class folders{}", source.name(), classes, most);
 }
@@ -273,7 +273,7 @@ Sources open_sources(const DataOptions& options, bool with_test, const DatasetRe
   const bool is_numbered_list =
       files.format == DataFormat::kImageList && sources.class_names.empty();
   if (files.format == DataFormat::kLmdb || is_numbered_list ||
-      (files.format == DataFormat::kIdx && files.max_classes == ImageSource::kMostClasses)) {
+      (files.format == DataFormat::kIdx && files.max_classes == ImageSource::kMaxClasses)) {
     require_few_gaps(sources);
   }
   if (sources.test_source) require_trained_classes(sources);

@@ -68,13 +68,13 @@ void decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::strin
 /// Collects unusable samples, which are either skipped and listed or, together, an Error.
 class BadSamples {
  public:
-  static constexpr std::size_t kMostNamed = 10;  // in an Error
+  static constexpr std::size_t kMaxNamed = 10;  // in an Error
 
   explicit BadSamples(bool skip) : skip_(skip) {}
 
   bool skips() const { return skip_; }
   /// Returns whether an Error would not name further samples.
-  bool is_full() const { return !skip_ && messages_.size() > kMostNamed; }
+  bool is_full() const { return !skip_ && messages_.size() > kMaxNamed; }
   /// Adds a message that begins with the sample's name.
   void add(const std::string& message) {
     if (is_full() || (!skip_ && std::ranges::count(messages_, message) > 0)) return;
@@ -109,7 +109,7 @@ enum class Part : std::uint8_t { kTrain, kValidation, kTest };
 /// one geometry or encoded images, each with its own geometry.
 class ImageSource {
  public:
-  static constexpr std::int64_t kMostClasses = settings::kMaxClasses;
+  static constexpr std::int64_t kMaxClasses = settings::kMaxClasses;
 
   virtual ~ImageSource() = default;
 
@@ -335,7 +335,7 @@ IdxFile read_idx_file(const fs::path& path);
 /// classes is `max_classes`, by default the largest label + 1. Throws Error(kData) if counts
 /// differ, shapes are invalid, or a label is too large.
 std::shared_ptr<ImageSource> open_idx(const settings::DataLocation& files,
-                                      std::int64_t max_classes = ImageSource::kMostClasses);
+                                      std::int64_t max_classes = ImageSource::kMaxClasses);
 
 /// Opens CIFAR-10 binary batches (https://www.cs.toronto.edu/~kriz/cifar.html), in order: each
 /// record is a one-byte label from 0 to 9 and 3 x 32 x 32 bytes, the red, green and blue planes.

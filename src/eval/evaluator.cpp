@@ -33,7 +33,7 @@ constexpr std::int64_t kHostBatch = 128;
 constexpr std::int64_t kCascadedSamples = 8192;
 constexpr std::int64_t kCascadedLogits = kCascadedSamples * 256;
 constexpr std::int64_t kTopClasses = 5;
-constexpr std::int64_t kMostScoredClasses = 100;  // with more, predictions have only the top scores
+constexpr std::int64_t kMaxScoredClasses = 100;  // with more, predictions have only the top scores
 
 /// Returns the intersection of two ranges; its size is zero or negative if they are disjoint.
 data::Range overlap(data::Range one, data::Range other) {
@@ -69,7 +69,7 @@ class EvaluationSums {
                  std::int64_t shards, at::Device device)
       : classes_(images.classes),
         labels_(images.labels),
-        has_all_scores_(classes_ <= kMostScoredClasses),
+        has_all_scores_(classes_ <= kMaxScoredClasses),
         request_(request) {
     const std::int64_t columns = has_all_scores_ ? classes_ : 2 * kTopClasses;
     std::int64_t requested = 0;
@@ -216,12 +216,12 @@ class EvaluationSums {
 /// Samples with NaN logits are false.
 at::Tensor clearly_right(const at::Tensor& logits, const at::Tensor& labels) {
   constexpr double kPart = 0.125;
-  constexpr double kLeast = 1;
+  constexpr double kMin = 1;
   const at::Tensor column = labels.unsqueeze(1);
   const at::Tensor of_label = logits.gather(1, column).squeeze(1);
   const at::Tensor of_others =
       logits.scatter(1, column, -std::numeric_limits<double>::infinity()).amax(1);
-  return of_label.sub(of_others).gt(logits.abs().amax(1).mul_(kPart).clamp_min_(kLeast));
+  return of_label.sub(of_others).gt(logits.abs().amax(1).mul_(kPart).clamp_min_(kMin));
 }
 
 /// Adds `more` rows to `rows`, which may be undefined.

@@ -21,12 +21,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kMostAttempts = 100;                  // each must make progress
+constexpr int kMaxAttempts = 100;                   // each must make progress
 constexpr std::uint64_t kContainerBytes = 1 << 16;  // gzip may enlarge incompressible data
 constexpr std::size_t kPiece = 1 << 20;
 constexpr long kConnectTimeout_s = 15;
 constexpr long kSilence_s = 30;  // maximum time without receiving a byte
-constexpr long kMostRedirects = 5;
+constexpr long kMaxRedirects = 5;
 
 template <typename... Parts>
 void say(const Parts&... parts) {
@@ -137,7 +137,7 @@ void set_up(CURL* handle, const std::string& url, DownloadTarget& target, char* 
   curl_easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https,file");
   curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(handle, CURLOPT_FOLLOWLOCATION, 1L);
-  curl_easy_setopt(handle, CURLOPT_MAXREDIRS, kMostRedirects);
+  curl_easy_setopt(handle, CURLOPT_MAXREDIRS, kMaxRedirects);
   curl_easy_setopt(handle, CURLOPT_FAILONERROR, 1L);
   curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, kConnectTimeout_s);
@@ -206,7 +206,7 @@ std::string transfer(const std::string& url, const fs::path& part,
     const std::uintmax_t before = size_of(part);
     if (before > 0) say(url + ": resuming from byte " + std::to_string(before));
     const Transfer result = download(url, part, file.bytes + kContainerBytes);
-    const bool helps = result.may_resume && size_of(part) > before && attempt < kMostAttempts;
+    const bool helps = result.may_resume && size_of(part) > before && attempt < kMaxAttempts;
     if (!helps) return result.problem;
     say(url + ": " + result.problem);
   }

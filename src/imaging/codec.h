@@ -33,7 +33,7 @@ using Colour = std::array<std::uint8_t, 3>;
 inline constexpr Colour kWhite{255, 255, 255};
 
 /// Default limit of height * width, checked against the header before any allocation.
-inline constexpr std::int64_t kMostPixels = 64LL << 20;
+inline constexpr std::int64_t kMaxPixels = 64LL << 20;
 
 /// Converts planes [channels, height, width] to an image.
 Image from_planes(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
@@ -112,7 +112,7 @@ struct Header {
 /// Reads and checks a picture's header without decoding or allocating. Throws Error(kData) with
 /// `name` and the byte offset for an empty file, another format, a broken header, or a size of 0 or
 /// above `max_pixels`.
-Header read_header(Bytes bytes, const std::string& name, std::int64_t max_pixels = kMostPixels);
+Header read_header(Bytes bytes, const std::string& name, std::int64_t max_pixels = kMaxPixels);
 
 /// Throws Error(kData) with `name`, the byte offset and the formatted `problem`.
 template <class... Values>
@@ -131,7 +131,7 @@ std::string encode_jpeg(const Image& image, int quality);
 
 struct DecodeOptions {
   Colour background = kWhite;  // behind pixels that are not opaque
-  std::int64_t max_pixels = kMostPixels;
+  std::int64_t max_pixels = kMaxPixels;
 };
 
 /// Decodes a PNG, JPEG, WebP, BMP or PNM picture, recognised by its content, to 1 or 3 channels.

@@ -21,7 +21,7 @@ Bytes bytes_of(const std::string& text) {
 /// Returns the text of a chunk if it is a text chunk with this keyword.
 std::optional<std::string> text_in(std::string_view type, std::string_view content,
                                    std::string_view keyword) {
-  constexpr uLongf kMostText = 1 << 20;  // as in Pillow
+  constexpr uLongf kMaxText = 1 << 20;  // as in Pillow
   const auto drop = [&](std::size_t size) {
     content.remove_prefix(std::min(size, content.size()));
   };
@@ -36,8 +36,8 @@ std::optional<std::string> text_in(std::string_view type, std::string_view conte
     drop_word();  // translated keyword
   }
   if (!is_compressed) return std::string(content);
-  std::string text(kMostText, '\0');
-  uLongf size = kMostText;
+  std::string text(kMaxText, '\0');
+  uLongf size = kMaxText;
   const int result = ::uncompress(reinterpret_cast<Bytef*>(text.data()), &size,
                                   reinterpret_cast<const Bytef*>(content.data()), content.size());
   text.resize(result == Z_OK ? size : 0);

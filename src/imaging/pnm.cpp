@@ -54,14 +54,14 @@ class PnmText {
   const std::string& name_;
 };
 
-constexpr std::int64_t kMostPnm = 65535;
+constexpr std::int64_t kMaxPnm = 65535;
 
 /// Returns the byte for each stored value, rounded like Pillow: to 8 bits, or for gray of more than
 /// 8 bits to 16 bits, whose high byte is used.
 std::vector<std::uint8_t> pnm_bytes(std::int64_t greatest, bool gray) {
   const bool deep = gray && greatest > 255;
-  const std::int64_t full = deep ? kMostPnm : 255;
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(greatest > 255 ? kMostPnm : 255) + 1);
+  const std::int64_t full = deep ? kMaxPnm : 255;
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(greatest > 255 ? kMaxPnm : 255) + 1);
   for (std::size_t value = 0; value < bytes.size(); ++value) {
     const double scaled = static_cast<double>(value) / static_cast<double>(greatest);
     const auto rounded =
@@ -83,7 +83,7 @@ Image decode_pnm(Bytes bytes, const Header& header, const std::string& name) {
   text.number(INT32_MAX);
   Image image{header.height, header.width, header.components, {}};
   const bool is_text = bytes[1] < '4';
-  const std::int64_t greatest = text.number(kMostPnm);
+  const std::int64_t greatest = text.number(kMaxPnm);
   const std::size_t value_size = greatest > 255 && !is_text ? 2 : 1;  // in text, the minimum
   if (greatest == 0) text.fail("a maximum value of 0");
   if (!is_text) text.end_header();

@@ -20,10 +20,10 @@ GatheredRows gather_rows(const BatchSamples& samples) {
   const std::int64_t unit = bytes_at_once(row_bytes, {samples.rows, made.images});
   // Blocks per sample and threads per block. If positions advance, each block counts its arrival.
   constexpr std::int64_t kUnitsPerThread = 4;
-  constexpr std::int64_t kMostParts = 8;
+  constexpr std::int64_t kMaxParts = 8;
   const std::int64_t units = row_bytes / unit;
   const std::int64_t parts =
-      std::clamp<std::int64_t>(ceil_divide(units, kUnitsPerThread * kThreads), 1, kMostParts);
+      std::clamp<std::int64_t>(ceil_divide(units, kUnitsPerThread * kThreads), 1, kMaxParts);
   const std::int64_t warps = ceil_divide(ceil_divide(units, parts), kWarp);
   const auto threads =
       static_cast<unsigned>(std::clamp<std::int64_t>(warps * kWarp, kWarp, kThreads));

@@ -35,8 +35,8 @@ void softmax_loss(const at::Tensor& logits, const Targets& targets, double smoot
 namespace {
 
 constexpr at::MemoryFormat kChannelsLast = at::MemoryFormat::ChannelsLast;
-constexpr unsigned kPoolThreads = 512;     // per block in the backward pass, at most
-constexpr unsigned kMostPoolBlocks = 264;  // two per multiprocessor of an H100
+constexpr unsigned kPoolThreads = 512;    // per block in the backward pass, at most
+constexpr unsigned kMaxPoolBlocks = 264;  // two per multiprocessor of an H100
 
 bool is_planar(const at::Tensor& pooled) { return !pooled.is_contiguous(kChannelsLast); }
 
@@ -98,7 +98,7 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
     const unsigned threads = (std::min(rows * groups, kPoolThreads) + kWarp - 1) / kWarp * kWarp;
     const std::int64_t windows = into.size(0) * ((height + 1) / 2) * ((width + 1) / 2);
     const auto blocks =
-        static_cast<unsigned>(std::min<std::int64_t>(ceil_divide(windows, rows), kMostPoolBlocks));
+        static_cast<unsigned>(std::min<std::int64_t>(ceil_divide(windows, rows), kMaxPoolBlocks));
     at::Tensor of_bias;
     at::Tensor partial_sums;
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) {

@@ -12,11 +12,11 @@ namespace mnist_train::kernels {
 
 namespace {
 
-constexpr std::int64_t kPack = 4;       // elements that a thread processes at once
-constexpr unsigned kMostBlocks = 1024;  // enough to fill any GPU
+constexpr std::int64_t kPack = 4;      // elements that a thread processes at once
+constexpr unsigned kMaxBlocks = 1024;  // enough to fill any GPU
 
 unsigned blocks_of(const at::Tensor& flat) {
-  return std::clamp(blocks_for(ceil_divide(flat.numel(), kPack)), 1U, kMostBlocks);
+  return std::clamp(blocks_for(ceil_divide(flat.numel(), kPack)), 1U, kMaxBlocks);
 }
 
 /// Launches a kernel with the arguments common to all rules, followed by the rule's own.

@@ -173,8 +173,8 @@ std::string read_available(int fd) {
   return text;
 }
 
-constexpr std::size_t kMostRequestBytes = 4096;
-constexpr std::size_t kMostDescriptors = 16;
+constexpr std::size_t kMaxRequestBytes = 4096;
+constexpr std::size_t kMaxDescriptors = 16;
 constexpr int kRequestsFd = 3;
 /// /proc/PID/environ shows the memory of a process's initial environment. The server reserves space
 /// there for the variables of its ranks, so that tools that look for RANK find it.
@@ -191,8 +191,8 @@ struct Message {
     header.msg_controllen = control.size();
   }
 
-  std::array<char, kMostRequestBytes> bytes{};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostDescriptors)> control{};
+  std::array<char, kMaxRequestBytes> bytes{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxDescriptors)> control{};
   iovec part;
   msghdr header{};
 };
@@ -486,7 +486,7 @@ void ForkServer::ask_for(const RankPlan& plan) const {
 void serve_forks(char* title) {
   if (!was_handed_over("requests")) return;
   while (true) {
-    Message message(kMostRequestBytes);
+    Message message(kMaxRequestBytes);
     const ssize_t size = ::recvmsg(kRequestsFd, &message.header, MSG_CMSG_CLOEXEC);
     if (size < 0 && errno == EINTR) continue;
     if (size <= 0) ::_exit(0);

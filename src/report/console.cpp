@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kRedrawInterval_s = 0.1;
 constexpr std::size_t kBarWidth = 30;
-constexpr std::size_t kLeastBarWidth = 10;
+constexpr std::size_t kMinBarWidth = 10;
 constexpr const char* kDim = "2";
 constexpr const char* kBestColour = "1;32";
 
@@ -70,7 +70,7 @@ std::string clock_text(double seconds) {
 /// Returns a bar for the `columns` left on a line, or "" if there are too few.
 std::string progress_bar(double fraction, std::size_t columns) {
   constexpr std::size_t kFrame = 4;  // "  [" and "]"
-  if (columns < kFrame + kLeastBarWidth) return "";
+  if (columns < kFrame + kMinBarWidth) return "";
   const std::size_t width = std::min(columns - kFrame, kBarWidth);
   std::string bar(static_cast<std::size_t>(static_cast<double>(width) * fraction), '=');
   if (bar.size() < width) bar += '>';
@@ -80,8 +80,8 @@ std::string progress_bar(double fraction, std::size_t columns) {
 
 /// Returns a class name for a line of text, shortened if it is long; the number if it has no name.
 std::string class_text(const std::vector<std::string>& class_names, std::size_t label) {
-  constexpr std::size_t kMostBytes = 40;
-  return shortened(on_one_line(name_or_number(class_names, label)), kMostBytes);
+  constexpr std::size_t kMaxBytes = 40;
+  return shortened(on_one_line(name_or_number(class_names, label)), kMaxBytes);
 }
 
 class Console : public Sink {

@@ -124,12 +124,12 @@ struct Prediction {
 using Mistake = Prediction;
 
 /// Maximum number of mistakes kept per evaluation.
-inline constexpr std::size_t kMostMistakes = 240;
+inline constexpr std::size_t kMaxMistakes = 240;
 
 /// Chooses at most `most` mistakes so that rare kinds (pairs of true and predicted class) are
 /// represented: the most confident mistake of each kind, frequent kinds first, then the second of
 /// each kind, and so on.
-std::vector<Mistake> choose_mistakes(std::vector<Mistake> all, std::size_t most = kMostMistakes);
+std::vector<Mistake> choose_mistakes(std::vector<Mistake> all, std::size_t most = kMaxMistakes);
 
 /// Converts planar uint8 [channels, height, width] to an image. Unless there are three channels,
 /// only the first is used.

@@ -141,8 +141,8 @@ bool is_own_file(const fs::path& folder, const fs::path& file) {
   settings::RunConfig config;  // default file names if the config cannot be read
   const fs::path path = folder / files::kConfig;
   try {
-    constexpr std::size_t kMostBytes = 1 << 20;
-    std::string text = read_file(path, kMostBytes, ExitCode::kConfig);
+    constexpr std::size_t kMaxBytes = 1 << 20;
+    std::string text = read_file(path, kMaxBytes, ExitCode::kConfig);
     config = settings::parse_run_config({path.string(), std::move(text), folder});
   } catch (const Error&) {
   }

@@ -278,11 +278,11 @@ Values values_of(const nlohmann::json& json, const std::string& pointer = "") {
 
 /// Returns a value or, if it is a long list, its part from the first entry that `other` lacks.
 std::string excerpt(const std::string& value, const std::string& other) {
-  constexpr std::size_t kMostBytes = 120;
-  if (!value.starts_with('[') || value.size() <= kMostBytes) return value;
+  constexpr std::size_t kMaxBytes = 120;
+  if (!value.starts_with('[') || value.size() <= kMaxBytes) return value;
   const auto same = std::ranges::mismatch(value, other).in1 - value.begin();
   const std::size_t begin = value.find_last_of("[{", static_cast<std::size_t>(same));
-  return shortened((begin > 0 ? "…" : "") + value.substr(begin), kMostBytes);
+  return shortened((begin > 0 ? "…" : "") + value.substr(begin), kMaxBytes);
 }
 
 /// Returns "KEY was OLD and is now NEW" for each differing key with this use.

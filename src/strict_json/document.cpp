@@ -309,8 +309,8 @@ std::string TextLocator::place(std::size_t offset) {
 }
 
 std::string shorten(std::string_view text) {
-  constexpr std::size_t kMostBytes = 43;
-  return shortened(text, kMostBytes);
+  constexpr std::size_t kMaxBytes = 43;
+  return shortened(text, kMaxBytes);
 }
 
 void throw_if_any(const Problems& problems, const std::string& further) {

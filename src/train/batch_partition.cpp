@@ -86,7 +86,7 @@ class ThroughputPartition : public BatchPartition {
   static constexpr int kFirstWindow = 4;  // steps
   static constexpr int kWindow = 16;
   // Kernel libraries redo their set-up for each new shard size; a smaller gain would not repay it.
-  static constexpr double kLeastImbalance = 0.05;
+  static constexpr double kMinImbalance = 0.05;
 
   double now_s() const {
     accelerator::synchronize(device_);
@@ -98,7 +98,7 @@ class ThroughputPartition : public BatchPartition {
     if (quickest_s <= 0 || std::ranges::min(samples_) <= 0) return;  // a rank had no samples
     const double mean_s =
         std::accumulate(busy_s_.begin(), busy_s_.end(), 0.0) / static_cast<double>(ranks_);
-    if (slowest_s < (1 + kLeastImbalance) * mean_s) return;
+    if (slowest_s < (1 + kMinImbalance) * mean_s) return;
     std::vector<double> speeds(ranks_);
     for (std::size_t rank = 0; rank < ranks_; ++rank) speeds[rank] = samples_[rank] / busy_s_[rank];
     const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);

@@ -13,7 +13,7 @@ namespace {
 
 // The defaults of `threshold` and `eps` in ReduceLROnPlateau.
 constexpr double kThreshold = 1e-4;  // minimum relative improvement of the loss
-constexpr double kLeastDrop = 1e-8;  // smaller learning-rate drops are skipped
+constexpr double kMinDrop = 1e-8;    // smaller learning-rate drops are skipped
 
 /// Interpolates from `begin` to `end` along half a cosine wave.
 double anneal(double begin, double end, double progress) {
@@ -87,7 +87,7 @@ double Schedule::rate_after(std::int64_t drops) const {
   double rate = learning_rate_;
   for (; drops > 0; --drops) {
     const double lower = std::max(rate * options_.factor, options_.min_learning_rate);
-    if (rate - lower <= kLeastDrop) break;
+    if (rate - lower <= kMinDrop) break;
     rate = lower;
   }
   return rate;

@@ -192,7 +192,7 @@ TEST_CASE("24 wrong predictions are shown at first, and more on demand, up to a 
   const std::size_t more = page.find("<details id=\"more-wrong\"><summary>216 more</summary>");
   REQUIRE(more != std::string::npos);
   CHECK(occurrences(page.substr(0, more), "<li data-truth") == 24);
-  CHECK(occurrences(page, "<li data-truth") == kMostMistakes);
+  CHECK(occurrences(page, "<li data-truth") == kMaxMistakes);
 }
 
 TEST_CASE("a comparison shows results, curves and settings") {

@@ -10,7 +10,7 @@
 // planar, [N,C,H/2,W/2], so flattening needs no copy. Sources: torch.max_pool2d and torch.relu;
 // Harris, "Optimizing parallel reduction in CUDA" (2007), for the sums.
 
-constexpr unsigned kMostPoolThreads = 512;
+constexpr unsigned kMaxPoolThreads = 512;
 constexpr unsigned char kNoMaximum = 4;
 
 /// Input images [images, height, width, channels] with fewer than 2^31 values in total. The output
@@ -232,11 +232,11 @@ __device__ inline void spread_windows(const PoolBackward<T>& pool) {
 FOR_EACH_TYPE(RELU_MAX_POOL)
 
 #define RELU_MAX_POOL_BACKWARD(suffix, T, size)                                                   \
-  extern "C" __global__ __launch_bounds__(kMostPoolThreads) void relu_max_pool_backward_##suffix( \
+  extern "C" __global__ __launch_bounds__(kMaxPoolThreads) void relu_max_pool_backward_##suffix(  \
       const T* gradient, const unsigned char* choice, unsigned images, unsigned height,           \
       unsigned width, unsigned channels, int planar, int size_of_pack, T* into, T* bias_gradient, \
       float* partial_sums, unsigned* arrived) {                                                   \
-    __shared__ float shared[kMostPoolThreads * size];                                             \
+    __shared__ float shared[kMaxPoolThreads * size];                                              \
     const PooledImages in{images, height, width, channels, planar != 0};                          \
     const PoolBackward<T> pool{in,           gradient, choice, into, bias_gradient,               \
                                partial_sums, arrived,  shared};                                   \

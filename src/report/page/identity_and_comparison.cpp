@@ -15,7 +15,7 @@ namespace {
 // Identity of a run.
 
 constexpr int kMaxDepth = 10;
-constexpr std::size_t kMostOfValue = 160;  // bytes in a table; a list of layers can be long
+constexpr std::size_t kMaxOfValue = 160;  // bytes in a table; a list of layers can be long
 
 using Values = std::map<std::string, std::string>;
 
@@ -95,7 +95,7 @@ std::string left_out_table(const RunFiles& run) {
   const auto add = [&table](const std::string& name, const nlohmann::json& value) {
     table.add({escape_html(name), value.is_number()
                                       ? count(value.get<double>())
-                                      : escape_html(shortened(config_text(value), kMostOfValue))});
+                                      : escape_html(shortened(config_text(value), kMaxOfValue))});
   };
   for (const auto& [name, value] : value_in(run.dataset, "left_out").items()) {
     if (!value.is_object()) add(name, value);
@@ -122,8 +122,8 @@ std::string classes_text(const RunFiles& run) {
 std::string starts_table(const RunFiles& run) {
   if (run.starts.empty()) return "";
   Table table{"Starts", "numbers stack", {"when", "step", "from", "processes", "device", "host"}};
-  constexpr std::size_t kMostRows = 100;
-  const std::size_t left_out = run.starts.size() - std::min(run.starts.size(), kMostRows);
+  constexpr std::size_t kMaxRows = 100;
+  const std::size_t left_out = run.starts.size() - std::min(run.starts.size(), kMaxRows);
   for (std::size_t i = left_out; i < run.starts.size(); ++i) {
     const nlohmann::json& start = run.starts[i];
     const std::string from = fs::path(text_in(start, "resumed_from")).filename();
@@ -137,7 +137,7 @@ std::string starts_table(const RunFiles& run) {
           ? "Once, without restarts."
           : fmt::format("{} times, including resumes and restarts after a lost process.{}",
                         run.starts.size(),
-                        left_out > 0 ? fmt::format(" The last {}:", kMostRows) : "");
+                        left_out > 0 ? fmt::format(" The last {}:", kMaxRows) : "");
   return "<h3>Started</h3><p>" + note + "</p>" + table.html() + "\n";
 }
 

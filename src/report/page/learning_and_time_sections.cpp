@@ -106,14 +106,14 @@ struct Baseline {
 /// Returns "Yes" or another answer. The model has learned "Partly" if it never predicts some
 /// classes, or if only its balanced accuracy is better than the baseline.
 std::string answer(const RunFiles& run, const Baseline& baseline, bool predicts_all_classes) {
-  constexpr double kLeastGain = 0.05;  // as a fraction of the baseline's mistakes
+  constexpr double kMinGain = 0.05;  // as a fraction of the baseline's mistakes
   if (baseline.accuracy == 1) return "Not known";
   const auto gain = [&run](double EpochRecord::*figure, double than) {
     return (run.last(figure) - than) / (1 - than);
   };
-  if (gain(&EpochRecord::test_accuracy, baseline.accuracy) < kLeastGain) {
+  if (gain(&EpochRecord::test_accuracy, baseline.accuracy) < kMinGain) {
     const bool is_balanced_better =
-        gain(&EpochRecord::test_balanced_accuracy, baseline.balanced_accuracy) >= kLeastGain;
+        gain(&EpochRecord::test_balanced_accuracy, baseline.balanced_accuracy) >= kMinGain;
     return is_balanced_better ? "Partly" : run.live ? "Not so far" : "No";
   }
   return predicts_all_classes ? "Yes" : "Partly";
@@ -181,9 +181,9 @@ std::string epoch_table(const RunFiles& run) {
                        if (!figure) left_out.insert(key);
                        if (!left_out.contains(key)) table.heads.push_back(replaced(key, "_", " "));
                      });
-  constexpr std::size_t kMostRows = 200;
+  constexpr std::size_t kMaxRows = 200;
   const std::size_t all = run.epochs.size();
-  const std::size_t spacing = (all + kMostRows - 1) / kMostRows;
+  const std::size_t spacing = (all + kMaxRows - 1) / kMaxRows;
   const auto best = run.best_epoch();
   std::size_t shown = 0;
   for (std::size_t i = 0; i < all; ++i) {

@@ -378,7 +378,7 @@ RunFiles read_run(const fs::path& folder) {
   run.class_names = class_names_in(value_in(run.facts, "data"));
   for_each_line(folder / files::kMistakes, kMaxSmallFile, /*lenient=*/false,
                 [&](const auto& json, const auto& where) {
-                  if (run.mistakes.size() == kMostMistakes) return;
+                  if (run.mistakes.size() == kMaxMistakes) return;
                   run.mistakes.push_back(mistake_of(json, where));
                 });
   for_each_line(folder / files::kMetrics, kMaxLargeFile, /*lenient=*/false,
