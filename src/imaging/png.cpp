@@ -18,23 +18,23 @@ Bytes bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
+/// Returns the text after the first `end`, or "".
+std::string_view after(std::string_view text, char end) {
+  const std::size_t at = text.find(end);
+  return at == text.npos ? "" : text.substr(at + 1);
+}
+
 /// Returns the text of a chunk if it is a text chunk with this keyword.
 std::optional<std::string> text_in(std::string_view type, std::string_view content,
                                    std::string_view keyword) {
   constexpr uLongf kMaxText = 1 << 20;  // as in Pillow
-  const auto drop = [&](std::size_t size) {
-    content.remove_prefix(std::min(size, content.size()));
-  };
-  const auto drop_word = [&] { drop(std::min(content.find('\0'), content.size()) + 1); };
   if (type != "tEXt" && type != "zTXt" && type != "iTXt") return std::nullopt;
   if (content.substr(0, content.find('\0')) != keyword) return std::nullopt;
-  drop_word();
+  content = after(content, '\0');
   const bool is_compressed = type == "zTXt" || (type == "iTXt" && !content.starts_with('\0'));
-  if (type != "tEXt") drop(type == "zTXt" ? 1 : 2);  // the method, after a flag
-  if (type == "iTXt") {
-    drop_word();  // language
-    drop_word();  // translated keyword
-  }
+  const std::size_t flags = type == "tEXt" ? 0 : type == "zTXt" ? 1 : 2;
+  content = content.substr(std::min(flags, content.size()));
+  if (type == "iTXt") content = after(after(content, '\0'), '\0');  // language and keyword
   if (!is_compressed) return std::string(content);
   std::string text(kMaxText, '\0');
   uLongf size = kMaxText;
@@ -46,11 +46,7 @@ std::optional<std::string> text_in(std::string_view type, std::string_view conte
 
 /// Returns the content of a raw profile: hexadecimal digits after three lines; "" if it is invalid.
 std::string parse_profile(std::string_view text) {
-  for (int line = 0; line < 3; ++line) {
-    const std::size_t end = text.find('\n');
-    text.remove_prefix(end == text.npos ? text.size() : end + 1);
-  }
-  std::string digits(text);
+  std::string digits(after(after(after(text, '\n'), '\n'), '\n'));
   std::erase_if(digits, [](char each) { return each == ' ' || each == '\n' || each == '\r'; });
   std::string bytes;
   for (std::size_t at = 0; at + 1 < digits.size(); at += 2) {
