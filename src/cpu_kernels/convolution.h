@@ -482,7 +482,8 @@ class Convolution {
         static_cast<std::int64_t>(sizeof(Element)) *
         (shape_.out.block_size<Element>() / shape_.out.height +
          shape_.in.block_size<Element>() / shape_.in.height * shape_.stride.height);
-    std::int64_t most_rows = std::max<std::int64_t>(1, kBandBytes / row_bytes);
+    const std::int64_t band_bytes = shape_.out.pixels() == 1 ? 4 * kBandBytes : kBandBytes;
+    std::int64_t most_rows = std::max<std::int64_t>(1, band_bytes / row_bytes);
     std::int64_t blocks_at_once = std::max<std::int64_t>(1, most_rows / shape_.out.height);
     std::int64_t rows = ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, most_rows));
     if (by_winograd_) {  // as many tiles as keep the factors of one position in cache

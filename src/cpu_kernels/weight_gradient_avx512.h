@@ -324,6 +324,11 @@ template <class Gradient, class Element>
   const GradientBand& band = tile.band.part;
   const ConvolutionShape& s = tile.band.view.shape;
   Gradient gradient(tile);
+  if (s.out.pixels() == 1 && tile.pixels == 1) {  // blocks are like pixels
+    gradient.add(tile.a, band.a_block, tile.b + (tile.row_offset - band.in_begin) * band.b_row,
+                 band.b_block, band.b_word, tile.rows.end > tile.rows.begin ? band.blocks() : 0);
+    return gradient.finish();
+  }
   for (std::int64_t block = 0; block < band.blocks(); ++block) {
     for (std::int64_t y = tile.rows.begin; y < tile.rows.end; ++y) {
       gradient.add(
