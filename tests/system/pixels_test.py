@@ -108,10 +108,9 @@ def pngs():
         info = PngImagePlugin.PngInfo()
         info.add_itxt("XML:com.adobe.xmp", xmp(value).decode())
         yield f"xmp-{value}.png", saved(photo("L", 12, 7, value), "PNG", pnginfo=info)
-
-
+    rows = [row.tobytes() for row in np.asarray(photo("L", 12, 7))]
     for name, chunks in png_texts():
-        yield f"{name}.png", raw_png(12, 7, 8, 0, [bytes(range(9 * y, 9 * y + 12)) for y in range(7)], chunks)
+        yield f"{name}.png", raw_png(12, 7, 8, 0, rows, chunks)
 
 
 def raw_profile(value, lines=True, prefix=b"Exif\0\0"):
