@@ -109,7 +109,6 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits
     if (error.code() == ExitCode::kData) bad_.refuse();
     throw;
   }
-  if (options.decode != settings::Decode::kOnce) bad_.refuse();
 }
 
 /// Opens the files and splits the samples.
