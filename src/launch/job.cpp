@@ -202,7 +202,7 @@ std::string recovery_advice(const fs::path& run_folder, const std::string& progr
   const fs::path folder = run_folder / settings::run_files::kCheckpoints;
   if (const auto newest = newest_whole_checkpoint(folder)) {
     const bool is_best = newest->filename() == kBestCheckpoint;
-    const std::string text = "  newest checkpoint: " + newest->string() + "\n";
+    std::string text = "  newest checkpoint: " + newest->string() + "\n";
     if (is_refused && !is_best) return text;
     return text + "  continue with: " +
            resume_command(run_folder, program, is_best ? newest->string() : "auto") + "\n";

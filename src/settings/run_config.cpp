@@ -272,7 +272,7 @@ Values values_of(const nlohmann::json& json, const std::string& pointer = "") {
   if (!json.is_object()) return {{pointer, json.dump()}};
   Values values;
   for (const auto& [key, member] : json.items())
-    values.merge(values_of(member, pointer + "/" + key));
+    values.merge(values_of(member, std::string(pointer).append("/").append(key)));
   return values;
 }
 

@@ -211,7 +211,7 @@ std::string explain_unknown_key(std::string_view key, std::string_view group,
     const std::string place = known.group.empty() ? "at the top level" : "in " + known.group;
     if (known.group == group) {
       // The object is a group that does not exist, such as "train" in train.epochs=3.
-      if (known.name == inner) return start + '"' + known.name + "\" belongs " + place;
+      if (known.name == inner) return fmt::format("{}\"{}\" belongs {}", start, known.name, place);
       here.push_back(known.name);
     } else if (known.name == key) {
       const auto is_inner = [&](const KnownKey& other) {
