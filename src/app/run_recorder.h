@@ -62,7 +62,9 @@ class StateSaver {
  private:
   template <class Work>
   void timed_on_rank0(const Work& work);
-  bool is_scheduled(std::int64_t epoch, std::int64_t step) const;
+  /// Returns whether the config asks for a checkpoint of this step. `epoch`: the one that ends
+  /// there.
+  bool is_scheduled(std::optional<std::int64_t> epoch, std::int64_t step) const;
 
   Worker& worker_;
   const data::Dataset& dataset_;

@@ -295,13 +295,12 @@ std::int64_t StateSaver::steps_to_checkpoint() const {
 }
 
 bool StateSaver::is_checkpoint_due_after_step() const {
-  const auto& every_steps = worker_.config.checkpoint.every_steps;
-  return every_steps && trainer_.progress().step % *every_steps == 0;
+  return is_scheduled(/*epoch=*/{}, trainer_.progress().step);
 }
 
-bool StateSaver::is_scheduled(std::int64_t epoch, std::int64_t step) const {
+bool StateSaver::is_scheduled(std::optional<std::int64_t> epoch, std::int64_t step) const {
   const settings::CheckpointOptions& options = worker_.config.checkpoint;
-  return (options.every_epochs > 0 && epoch % options.every_epochs == 0) ||
+  return (epoch && options.every_epochs > 0 && *epoch % options.every_epochs == 0) ||
          (options.every_steps && step % *options.every_steps == 0);
 }
 

@@ -298,6 +298,9 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
   std::error_code ignored;
   for (fs::path path = fs::absolute(folder); !fs::exists(path, ignored); path = path.parent_path())
     made.push_back(path);
+  const auto discard = [&] {
+    for (const fs::path& path : made) ::rmdir(path.c_str());  // fails unless it is empty
+  };
   try {
     const FolderLock held(folder);
     refuse_other_dataset(dataset, folder);
@@ -307,10 +310,12 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
       fetch_file(file, paths.back(), mirrors);
     }
     return paths;
-  } catch (const std::exception& error) {
-    for (const fs::path& path : made) ::rmdir(path.c_str());  // fails unless it is empty
-    if (dynamic_cast<const fs::filesystem_error*>(&error) == nullptr) throw;
+  } catch (const fs::filesystem_error& error) {
+    discard();
     throw Error(ExitCode::kData, error.what());
+  } catch (const std::exception&) {
+    discard();
+    throw;
   }
 }
 

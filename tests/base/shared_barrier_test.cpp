@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kRanks = 3;
 
-/// A barrier's memory. Threads stand in for processes.
+/// Memory for a barrier that threads share in place of processes.
 struct Memory {
   alignas(64) std::array<std::byte, 1024> bytes{};
 

@@ -41,7 +41,7 @@ TEST_CASE("every flag of train is parsed") {
   CHECK(line.quiet);
 }
 
-TEST_CASE("a config or checkpoint without its flag, or where none is accepted, gets advice") {
+TEST_CASE("the error for a misplaced config, key or checkpoint names the flags to use") {
   const auto refusal = [](const Arguments& arguments) {
     return testing::error_of([&] { (void)parse_command_line(arguments); }).message;
   };
