@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs all checks that need a GPU: doctor, the [gpu] tests, the smoke test, parity with the CPU, timings.
 
-usage: scripts/gpu_check [--output FILE] [--parts doctor,nccl,tests,parity,smoke,features,sanitizer,speed,training,profile]
+usage: scripts/gpu_check [--output FILE] [--parts doctor,nccl,tests,parity,smoke,features,commands,sanitizer,speed,training,profile]
 
 Runs from a built repository, or from an unpacked bundle on a node that has only PyTorch. After each part, it writes the results
 as JSON (default: scripts/bench/results/gpu-<model>.json) and the commands' output to <same name>-logs.tar.gz. Exits 0 if
@@ -78,7 +78,7 @@ class Checks:
         text = path.read_text(encoding="utf-8", errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         ok = ended == "exit 0" and lines and not (forbidden and forbidden in text)
-        self.report(name, ok, lines[-1] if ok else "\n".join([*lines[-20:], ended]))
+        self.report(name, ok, lines[-1][:200] if ok else "\n".join([*lines[-20:], ended]))
         return text if ok else None
 
     def train(self, name, config, processes=1, **changes):
@@ -112,16 +112,21 @@ def together(*calls):
             future.result()
 
 
-def check_gpu_tests(checks):
-    """Runs each test case in a separate process, so that a device error affects only that case."""
-    tests = program("mnist-train-tests")
-    listed = subprocess.run([tests, "[gpu]", "--list-tests"], env=runs.environment(), text=True, capture_output=True, check=False)
+def gpu_tests(checks, tags):
+    """Returns filters for the test program, one per test case with these tags; reports a failure if there are none."""
+    listed = subprocess.run([program("mnist-train-tests"), tags, "--list-tests"], env=runs.environment(), text=True,
+                            capture_output=True, check=False)
     names = re.findall(r"^  (\S.*)$", listed.stdout, re.MULTILINE)  # long names continue on the next line
     if not names:
-        checks.report("[gpu] tests", False, listed.stdout + listed.stderr)
-        return
-    together(*(functools.partial(checks.command, f"[gpu] {name}", tests, re.sub(r"([,\[\\])", r"\\\1", name) + "*",
-                                 forbidden="no CUDA device", variables=FEW_THREADS) for name in names))
+        checks.report(f"{tags} tests", False, listed.stdout + listed.stderr)
+    return {name: re.sub(r"([,\[\\])", r"\\\1", name) + "*" for name in names}
+
+
+def check_gpu_tests(checks):
+    """Runs each test case in a separate process, so that a device error affects only that case."""
+    together(*(functools.partial(checks.command, f"[gpu] {name}", program("mnist-train-tests"), only,
+                                 forbidden="no CUDA device", variables=FEW_THREADS)
+               for name, only in gpu_tests(checks, "[gpu]").items()))
 
 
 def check_smoke(checks):
@@ -171,6 +176,8 @@ def check_two_ranks_of_nccl(checks):
         "flat, graph": ["gradient_averaging.strategy=flat", "cuda_graphs=on"],
         "bucketed": ["gradient_averaging.strategy=bucketed"],
         "flat, bf16 gradients": ["gradient_averaging.strategy=flat", "gradient_averaging.compression=bf16"],
+        "flat, fp16 gradients": ["gradient_averaging.strategy=flat", "gradient_averaging.compression=fp16"],
+        "fixed shards": ['deterministic={"shards":4}'],
         "synchronised batch norm": ["model.name=resnet18", "sync_batch_norm=true"],
         "mixup across processes": ['data.augment=[{"name":"mixup","scope":"global"}]'],
     }
@@ -241,30 +248,64 @@ def kernels_of_last_step(text):
 
 
 def check_sanitizer(checks):
-    """Runs compute-sanitizer's memcheck and racecheck on the project's kernels."""
+    """Runs compute-sanitizer's memcheck and racecheck on the project's kernels, each test case in a separate process."""
     if not shutil.which("compute-sanitizer"):
         checks.report("sanitizer", True, "skipped: compute-sanitizer not found")
         return
-    case = ("--error-exitcode", "9", program("mnist-train-tests"), "[gpu][kernels]")
-    together(*(functools.partial(checks.command, f"sanitizer: {tool}", "compute-sanitizer", "--tool", tool, *case,
-                               variables=FEW_THREADS) for tool in ("memcheck", "racecheck")))
+    case = ("--error-exitcode", "9", program("mnist-train-tests"))
+    together(*(functools.partial(checks.command, f"{tool}: {name}", "compute-sanitizer", "--tool", tool, *case, only,
+                                 variables=FEW_THREADS)
+               for name, only in gpu_tests(checks, "[gpu][kernels]").items() for tool in ("memcheck", "racecheck")))
 
 
 def check_features(checks):
-    """Trains 40 steps with each feature that no other check covers on a GPU."""
+    """Trains 40 steps with each feature that no other check covers on a GPU, and runs out of memory."""
+    lmdb = checks.folder / "lmdb"
+    checks.command("convert MNIST to LMDB", program(), "convert", "--from", f"idx:{runs.ROOT / 'third_party' / 'mnist'}",
+                   "--to", f"lmdb:{lmdb}")
+    limits = {key: value for key, value in runs.SMALL["data"].items() if key.startswith("limit")}
+    encoded = {**limits, "format": "lmdb", "train": str(lmdb / "train"), "test": str(lmdb / "test"), "channels": 1}
     mixup = {"augment": [{"name": "random_crop", "padding": 2}, "mixup"]}
+    small = runs.merged(runs.SMALL, SHORT)
     cases = (
-        ("augmentation", 1, {"data": mixup}),
-        ("accumulation and clipping", 1, {"gradient_accumulation_steps": 2, "max_gradient_norm": 1}),
-        ("a GPU and a CPU, shards by speed", 2, {"launch": {"devices": ["cuda:0", "cpu"]}, "data": {"split": "throughput"}}),
+        ("augmentation", 1, runs.merged(small, {"data": mixup})),
+        ("accumulation and clipping", 1, small | {"gradient_accumulation_steps": 2, "max_gradient_norm": 1}),
+        ("a GPU and a CPU, shards by speed", 2,
+         runs.merged(small, {"launch": {"devices": ["cuda:0", "cpu"]}, "data": {"split": "throughput"}})),
+        ("images decoded once", 1, small | {"data": encoded}),
+        ("images decoded in each epoch", 1, small | {"data": encoded | {"decode": "stream"}}),
     )
 
-    def check(name, processes, changes):
-        run = checks.train(file_name(name), runs.SMALL, processes,
-                           **{"device": "auto" if processes > 1 else "cuda"}, **SHORT, **changes)
-        checks.report(name, run.summary()["status"] == "finished", run.summary()["execution"])
+    def check(name, processes, config):
+        run = checks.train(file_name(name), config, processes, device="auto" if processes > 1 else "cuda")
+        summary = run.summary()
+        checks.report(name, summary["status"] == "finished", f"{summary['execution']}, accuracy {summary['test_accuracy']}")
+
+    def check_memory():
+        changes = {"batch_size": 60000, "model": {"name": "resnet18"}, "data": {"limit_train": 60000}, "max_steps": 2}
+        try:
+            checks.train("memory", runs.merged(small, changes), device="cuda")
+            checks.report("out of memory", True, "not reached")
+        except RuntimeError as error:
+            found = re.search("out of memory: lower batch_size.*", str(error))
+            checks.report("out of memory", found, found[0] if found else str(error))
 
     together(*(functools.partial(check, *case) for case in cases))
+    check_memory()
+
+
+def check_commands(checks):
+    """Compares evaluate on the GPU with the run's own evaluation, and previews on the GPU and the CPU."""
+    run = checks.train("evaluated", runs.merged(runs.SMALL, SHORT), device="cuda")
+    settings = ("--config", str(run.config_path), "--set")
+    text = checks.command("evaluate", program(), "evaluate", "--checkpoint", str(run.folder / "model.pt"), *settings, "device=cuda")
+    accuracy = run.read_json("accuracies.json")[-1]
+    checks.report("evaluate agrees with training", text and f'"test_accuracy":{accuracy},' in text, f"accuracy {accuracy}")
+    images = [checks.folder / f"{device}.png" for device in ("cpu", "cuda")]
+    for image in images:
+        checks.command(f"preview, {image.stem}", program(), "preview", *settings, f"device={image.stem}", "--nproc-per-node", "1",
+                       "--output", str(image))
+    checks.report("previews agree", len({image.read_bytes() for image in images}) == 1, "the GPU's and the CPU's are compared")
 
 
 PARTS = {
@@ -274,12 +315,13 @@ PARTS = {
     "parity": check_parity,
     "smoke": check_smoke,
     "features": check_features,
+    "commands": check_commands,
     "sanitizer": check_sanitizer,
     "speed": check_speed,
     "training": check_training,
     "profile": check_profile,
 }
-AT_ONCE = ("nccl", "tests", "parity", "smoke", "features", "sanitizer")
+AT_ONCE = ("nccl", "tests", "parity", "smoke", "features", "commands", "sanitizer")
 
 
 def driver_version():

@@ -1,6 +1,6 @@
 """Injects random faults into a series of runs; each run must end with the same weights as an undisturbed one.
 
-usage: scripts/chaos [--runs 50] [--seed 1] [--only NUMBER]
+usage: scripts/chaos [--runs 50] [--seed 1] [--only NUMBER] [--device cuda]
 
 Each run draws a number of processes, an averaging strategy, and one or two faults, each with a rank, a phase and a time. If
 the launcher was stopped or killed, the run is resumed. At the end model.pt must have the same SHA-256 as the undisturbed run,
@@ -22,7 +22,7 @@ from support import (MNIST, PHASES, Process, RunFolder, averaging, merged, send,
 CONFIG = {"epochs": 3, "batch_size": 45, "test_batch_size": 40,
           "data": {"root": str(MNIST.parent), "limit_train": 886, "limit_test": 2000},  # all of MNIST, so that loading takes longer
           "checkpoint": {"every_steps": 7}, "launch": {"max_restarts": 5, "hang_timeout_s": 2}}
-WORLDS = [(2, "flat"), (2, "bucketed"), (2, "shared_memory"), (3, "shared_memory")]
+WORLDS = {"cpu": [(2, "flat"), (2, "bucketed"), (2, "shared_memory"), (3, "shared_memory")], "cuda": [(2, "flat"), (2, "bucketed")]}
 RANK_FAULTS = ("kill", "kill", "stop", "pause")
 LAUNCHER_FAULTS = ("term", "interrupt", "kill launcher")
 PLACES = (*PHASES[:5], "training", "training", "a save")
@@ -77,9 +77,9 @@ class Fault:
 EXPECTED_CODES = {"term": (143, 0), "interrupt": (130, 0), "kill launcher": (-9, 0)}
 
 
-def draw_run(seed, number):
+def draw_run(seed, number, device):
     draw = random.Random(f"{seed}/{number}")
-    processes, strategy = draw.choice(WORLDS)
+    processes, strategy = draw.choice(WORLDS[device])
     faults = [Fault(draw, processes, 20 * i) for i in range(draw.choice([1, 2]))]
     return processes, strategy, faults
 
@@ -99,10 +99,15 @@ def attempt(folder, config, processes, fault, *flags):
         return code
 
 
-def disturb(folder, seed, number):
+def config_for(strategy, device):
+    config = merged(CONFIG, averaging(strategy) | {"device": device})
+    return merged(config, {"launch": {"hang_timeout_s": 10}}) if device == "cuda" else config  # CUDA takes seconds to start
+
+
+def disturb(folder, seed, number, device):
     """Runs training once with faults. Raises Failure or AssertionError if it does not end as expected."""
-    processes, strategy, faults = draw_run(seed, number)
-    config = write_config(folder, merged(CONFIG, averaging(strategy)))
+    processes, strategy, faults = draw_run(seed, number, device)
+    config = write_config(folder, config_for(strategy, device))
     code = attempt(folder, config, processes, faults[0])
     for fault in [*faults[1:], None]:
         if code == 0:
@@ -116,29 +121,29 @@ def disturb(folder, seed, number):
     return processes, strategy
 
 
-def run_chaos(runs, seed, only=None, say=print):
+def run_chaos(runs, seed, only=None, device="cpu", say=print):
     """Returns the number of failed runs."""
     failures = 0
     undisturbed = {}
     shared_before = set(Path("/dev/shm").glob("mnist-train-*"))
     for number in [only] if only is not None else range(runs):
-        processes, strategy, faults = draw_run(seed, number)
+        processes, strategy, faults = draw_run(seed, number, device)
         story = f"run {number}: {processes} processes, {strategy}; " + "; ".join(map(str, faults))
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             if (processes, strategy) not in undisturbed:
                 (folder / "undisturbed").mkdir()
-                expected = train(folder / "undisturbed", merged(CONFIG, averaging(strategy)), processes=processes)
+                expected = train(folder / "undisturbed", config_for(strategy, device), processes=processes)
                 undisturbed[processes, strategy] = expected.digest()
             try:
-                disturb(folder, seed, number)
+                disturb(folder, seed, number, device)
                 digest = RunFolder(folder / "run").digest()
                 if digest != undisturbed[processes, strategy]:
                     raise Failure(f"weights differ: {digest}, expected {undisturbed[processes, strategy]}")
                 say(f"{story}: same weights")
             except (Failure, AssertionError) as failure:
                 failures += 1
-                say(f"{story}: {failure}\nreproduce with: scripts/chaos --seed {seed} --only {number}")
+                say(f"{story}: {failure}\nreproduce with: scripts/chaos --seed {seed} --only {number} --device {device}")
     left = set(Path("/dev/shm").glob("mnist-train-*")) - shared_before
     if left:
         say(f"shared memory left: {sorted(map(str, left))}")
@@ -150,8 +155,9 @@ def main():
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="run only this run number")
+    parser.add_argument("--device", choices=tuple(WORLDS), default="cpu", help="cuda: the processes may share a GPU")
     arguments = parser.parse_args()
-    failures = run_chaos(arguments.runs, arguments.seed, arguments.only, say=lambda line: print(line, flush=True))
+    failures = run_chaos(arguments.runs, arguments.seed, arguments.only, arguments.device, say=lambda line: print(line, flush=True))
     print(f"{failures} failures")
     return 1 if failures else 0
 
