@@ -124,6 +124,12 @@ namespace {
 constexpr std::int64_t kTiledThreads = 512;  // per block, as in gpu/row_tiles.cu
 constexpr std::int64_t kTileChannels = 64;   // per block, at most
 
+// Channels per thread and row: as many as 16 bytes hold for sums, and four for maps.
+constexpr std::int64_t kMaxPackBytes = 16;
+constexpr std::int64_t kMapPack = 4;
+
+std::int64_t sum_pack(const at::Tensor& x) { return kMaxPackBytes / x.element_size(); }
+
 /// Returns whether there are enough arrival counters for the tiles of this many channels.
 bool has_few_tiles(std::int64_t channels) {
   return ceil_divide(channels, kTileChannels) <= kArrivedBlocks;
@@ -131,13 +137,13 @@ bool has_few_tiles(std::int64_t channels) {
 
 /// Division of a tensor into rows, channel tiles and blocks; see gpu/row_tiles.cu.
 struct RowTiles {
-  /// Loads several adjacent channels at once if all tensors allow it.
-  RowTiles(const at::Tensor& x, std::initializer_list<at::Tensor> others)
+  /// Loads `pack` adjacent channels at once if the alignment of all tensors allows it.
+  RowTiles(const at::Tensor& x, std::initializer_list<at::Tensor> others, std::int64_t pack)
       : rows(x.numel() / x.size(1)), channels(x.size(1)) {
-    constexpr std::int64_t kBytes = 16;
-    packed = bytes_at_once(channels * x.element_size(), {x}) == kBytes &&
-             bytes_at_once(kBytes, others) == kBytes;
-    const std::int64_t size = packed ? kBytes / x.element_size() : 1;
+    const std::int64_t bytes = pack * x.element_size();
+    packed = bytes_at_once(channels * x.element_size(), {x}) >= bytes &&
+             bytes_at_once(kMaxPackBytes, others) >= bytes;
+    const std::int64_t size = packed ? pack : 1;
     const std::int64_t groups = channels / size;
     const std::int64_t tile_count = ceil_divide(groups, kTileChannels / size);
     tiles = as_int(tile_count);
@@ -162,10 +168,11 @@ struct RowTiles {
   std::int64_t row_slots = 0;  // rows that a block processes at once
 };
 
-// Sums need few blocks, because the last block adds up their results, and enough rows per thread.
+// As many blocks as an H100 runs at once: one per multiprocessor for sums, whose last block adds up
+// the results of the others, and two for maps.
 constexpr std::int64_t kSumBlocks = 132;
 constexpr std::int64_t kSumRows = 4;
-constexpr std::int64_t kMapBlocks = 528;
+constexpr std::int64_t kMapBlocks = 264;
 constexpr std::int64_t kMapRows = 2;
 
 at::MemoryFormat format_of(const at::Tensor& x) {
@@ -201,7 +208,7 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
                             const std::optional<at::Tensor>& residual, bool relu,
                             const BatchNormParameters& layer) {
     at::Tensor y = empty_in_rows(x);
-    const RowTiles tiles(x, {y, *residual});
+    const RowTiles tiles(x, {}, sum_pack(x));
     const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
     // Mean and inverse standard deviation of each channel.
     const at::Tensor statistics = at::empty({2, x.size(1)}, weight.options());
@@ -210,9 +217,10 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
            *convolution_bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, layer.epsilon,
            layer.momentum, statistics, layer.running_mean, layer.running_var, layer.batches,
            partial_sums, arrived_blocks());
-    launch(name_for("batch_norm", x.scalar_type()), tiles.grid(tiles.blocks(kMapBlocks, kMapRows)),
-           x, *residual, statistics, weight, bias, tiles.rows, tiles.channels, tiles.tiles,
-           tiles.packed, relu, y);
+    const RowTiles map(x, {y, *residual}, kMapPack);
+    launch(name_for("batch_norm", x.scalar_type()), map.grid(map.blocks(kMapBlocks, kMapRows)), x,
+           *residual, statistics, weight, bias, map.rows, map.channels, map.tiles, map.packed, relu,
+           y);
     const bool is_cut_by_y = relu && residual->defined();
     context->save_for_backward({x, weight, bias, statistics, is_cut_by_y ? y : at::Tensor()});
     context->saved_data["relu"] = relu;
@@ -239,17 +247,17 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     if (context->saved_data["lacks_bias"].toBool()) {
       of_convolution_bias = at::empty({x.size(1)}, x.options());
     }
-    const RowTiles tiles(x, {dy, y, of_x, of_sum});
+    const RowTiles tiles(x, {dy, y, of_sum}, sum_pack(x));
     const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
     const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, statistics.options());
     launch(name_for("batch_norm_sums", x.scalar_type()), tiles.grid(blocks), x, dy, y, statistics,
            weight, bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, cuts_x, of_sum,
            of_weight, of_bias, of_convolution_bias, partial_sums, arrived_blocks());
     if (needs_x) {
+      const RowTiles map(x, {of_sum, of_x}, kMapPack);
       launch(name_for("batch_norm_gradient", x.scalar_type()),
-             tiles.grid(tiles.blocks(kMapBlocks, kMapRows)), x, of_sum, statistics, weight, bias,
-             of_weight, of_bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, cuts_x,
-             of_x);
+             map.grid(map.blocks(kMapBlocks, kMapRows)), x, of_sum, statistics, weight, bias,
+             of_weight, of_bias, map.rows, map.channels, map.tiles, map.packed, cuts_x, of_x);
     }
     const bool has_residual = context->saved_data["has_residual"].toBool();
     return {of_x, of_weight, of_bias, of_convolution_bias, has_residual ? of_sum : at::Tensor(),
@@ -293,7 +301,7 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     const at::Tensor dy = gradients[0].contiguous();
     const at::Tensor of_linear = at::empty_like(y);
     const at::Tensor of_bias = at::empty({y.size(1)}, y.options());
-    const RowTiles tiles(y, {dy, of_linear});
+    const RowTiles tiles(y, {dy, of_linear}, kMapPack);
     // A batch has few rows, so use as many blocks as an H100 runs at once.
     const std::int64_t blocks = tiles.blocks(kSumBlocks, /*rows_of_thread=*/1);
     const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
@@ -317,16 +325,47 @@ at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const
 
 namespace {
 
+/// Launches a kernel over the pixels of `written` that reads pixels of `read`.
+template <class... Arguments>
+void launch_convolution(const char* name, const RowTiles& tiles, std::int64_t blocks,
+                        const Depthwise& layer, const at::Tensor& written, const at::Tensor& read,
+                        const Arguments&... arguments) {
+  launch(name_for(name, read.scalar_type()), tiles.grid(blocks), tiles.rows, tiles.channels,
+         tiles.tiles, tiles.packed, as_int(written.size(2)), as_int(written.size(3)),
+         as_int(read.size(2)), as_int(read.size(3)), as_int(layer.stride), as_int(layer.padding),
+         as_int(layer.kernel), arguments...);
+}
+
 /// Writes the output of a depthwise convolution of `read` or, if `is_gradient`, the input gradient,
 /// given the output gradient `read`.
 void launch_depthwise(const Depthwise& layer, const at::Tensor& read, const at::Tensor& weight,
                       bool is_gradient, const at::Tensor& written) {
-  const RowTiles tiles(written, {read});
-  launch(name_for("depthwise", written.scalar_type()),
-         tiles.grid(tiles.blocks(kMapBlocks, kMapRows)), read, weight, tiles.rows, tiles.channels,
-         tiles.tiles, tiles.packed, as_int(written.size(2)), as_int(written.size(3)),
-         as_int(read.size(2)), as_int(read.size(3)), as_int(layer.stride), as_int(layer.padding),
-         as_int(layer.kernel), is_gradient, written);
+  const RowTiles tiles(written, {read}, sum_pack(read));
+  launch_convolution("depthwise", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, written, read,
+                     read, weight, is_gradient, written);
+}
+
+/// Writes the output for images with a single channel.
+void launch_single_channel(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight,
+                           const at::Tensor& y) {
+  const RowTiles tiles(y, {}, kMapPack);
+  launch_convolution("single_channel", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, y, x, x,
+                     weight, y);
+}
+
+/// Returns the gradient of the weight.
+at::Tensor convolution_weight_gradient(const Depthwise& layer, const at::Tensor& x,
+                                       const at::Tensor& dy, const at::Tensor& weight) {
+  const bool single = x.size(1) < dy.size(1);
+  const RowTiles tiles = single ? RowTiles(dy, {}, kMapPack) : RowTiles(dy, {x}, sum_pack(x));
+  const std::int64_t blocks = tiles.blocks(kSumBlocks / layer.kernel, kSumRows);
+  const at::Tensor gradient = at::empty(weight.sizes(), weight.options());
+  const at::Tensor partial_sums =
+      at::empty({blocks, layer.kernel, layer.kernel, dy.size(1)}, x.options().dtype(at::kFloat));
+  launch_convolution(single ? "single_channel_weights" : "depthwise_weights", tiles,
+                     blocks * layer.kernel, layer, dy, x, x, dy, gradient, partial_sums,
+                     arrived_blocks());
+  return gradient;
 }
 
 }  // namespace
@@ -335,7 +374,8 @@ bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor&
   constexpr std::int64_t kMaxChannels =
       kArrivedBlocks / 5 * kTileChannels;  // one counter per tile and kernel row
   return is_f32_or_bf16(x) && x.dim() == 4 && x.numel() > 0 &&
-         x.numel() <= std::numeric_limits<int>::max() && x.size(1) <= kMaxChannels &&
+         x.numel() <= std::numeric_limits<int>::max() && weight.size(0) <= kMaxChannels &&
+         (x.size(1) == weight.size(0) || (x.size(1) == 1 && !x.requires_grad())) &&
          weight.scalar_type() == x.scalar_type() && weight.is_contiguous() &&
          (layer.kernel == 3 || layer.kernel == 5) && layer.padding < layer.kernel &&
          std::min(x.size(2), x.size(3)) + 2 * layer.padding >= layer.kernel;
@@ -350,9 +390,13 @@ class DepthwiseConvolution : public torch::autograd::Function<DepthwiseConvoluti
     const auto size_of = [&](std::int64_t size) {
       return (size + 2 * layer.padding - layer.kernel) / layer.stride + 1;
     };
-    at::Tensor y = at::empty({x.size(0), x.size(1), size_of(x.size(2)), size_of(x.size(3))},
+    at::Tensor y = at::empty({x.size(0), weight.size(0), size_of(x.size(2)), size_of(x.size(3))},
                              x.options().memory_format(kChannelsLast));
-    launch_depthwise(layer, x, weight, /*is_gradient=*/false, y);
+    if (x.size(1) == weight.size(0)) {
+      launch_depthwise(layer, x, weight, /*is_gradient=*/false, y);
+    } else {
+      launch_single_channel(layer, x, weight, y);
+    }
     context->save_for_backward({x, weight});
     context->saved_data["stride"] = layer.stride;
     context->saved_data["padding"] = layer.padding;
@@ -371,16 +415,8 @@ class DepthwiseConvolution : public torch::autograd::Function<DepthwiseConvoluti
       of_x = empty_in_rows(x);
       launch_depthwise(layer, dy, weight, /*is_gradient=*/true, of_x);
     }
-    if (!context->needs_input_grad(1)) return {of_x, {}, {}};
-    const at::Tensor of_weight = at::empty(weight.sizes(), weight.options());
-    const RowTiles tiles(dy, {x});
-    const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
-    const at::Tensor partial_sums =
-        at::empty({blocks, layer.kernel, layer.kernel, x.size(1)}, x.options().dtype(at::kFloat));
-    launch(name_for("depthwise_weights", x.scalar_type()), tiles.grid(blocks * layer.kernel), x, dy,
-           tiles.rows, tiles.channels, tiles.tiles, tiles.packed, as_int(dy.size(2)),
-           as_int(dy.size(3)), as_int(x.size(2)), as_int(x.size(3)), as_int(layer.stride),
-           as_int(layer.padding), as_int(layer.kernel), of_weight, partial_sums, arrived_blocks());
+    at::Tensor of_weight;
+    if (context->needs_input_grad(1)) of_weight = convolution_weight_gradient(layer, x, dy, weight);
     return {of_x, of_weight, {}};
   }
 };

@@ -147,16 +147,18 @@ bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const 
 at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& bias);
 
-/// A depthwise convolution, with the same stride and zero padding in both directions.
+/// A depthwise convolution, or one of images with a single channel, with the same stride and zero
+/// padding in both directions.
 struct Depthwise {
   std::int64_t kernel = 3;
   std::int64_t stride = 1;
   std::int64_t padding = 0;
 };
 
-/// Returns whether the kernels can convolve x [N,C,H,W] with this weight [C,1,kernel,kernel]. Both
-/// must be fp32 or both bf16, the weight contiguous, the kernel 3x3 or 5x5, and the padding less
-/// than the kernel; x may have at most 13,056 channels and 2^31 - 1 values.
+/// Returns whether the kernels can convolve x [N,I,H,W] with this weight [C,1,kernel,kernel], where
+/// I is C, or 1 if x needs no gradient. Both must be fp32 or both bf16, the weight contiguous, the
+/// kernel 3x3 or 5x5, and the padding less than the kernel; x may have at most 2^31 - 1 values, and
+/// C is at most 13,056.
 bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight);
 
 /// Returns the output [N,C,H',W'] for channels_last x, in the same format. See gpu/depthwise.cu.

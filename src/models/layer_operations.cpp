@@ -45,9 +45,9 @@ std::optional<kernels::Depthwise> as_depthwise(const torch::nn::Conv2dImpl& laye
     return sides->at(0) == sides->at(1);
   };
   if (!kernels::are_used(images.device()) || options.groups() != options.in_channels() ||
-      options.in_channels() != options.out_channels() || padding == nullptr ||
-      !is_square(*padding) || !is_square(options.kernel_size()) || !is_square(options.stride()) ||
-      options.dilation()->at(0) != 1 || options.dilation()->at(1) != 1) {
+      padding == nullptr || !is_square(*padding) || !is_square(options.kernel_size()) ||
+      !is_square(options.stride()) || options.dilation()->at(0) != 1 ||
+      options.dilation()->at(1) != 1) {
     return std::nullopt;
   }
   const kernels::Depthwise depthwise{options.kernel_size()->at(0), options.stride()->at(0),
@@ -127,7 +127,9 @@ at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::T
 }
 
 at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
-  return layer.bias.defined() ? layer.forward(images) : convolve_without_bias(layer, images);
+  if (!layer.bias.defined()) return convolve_without_bias(layer, images);
+  if (!as_depthwise(layer, images)) return layer.forward(images);
+  return convolve_without_bias(layer, images) + layer.bias.view({-1, 1, 1});
 }
 
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {

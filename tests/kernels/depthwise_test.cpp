@@ -26,13 +26,15 @@ namespace {
 
 struct ImageSizes {
   std::int64_t count, channels, height, width;
+  bool single = false;  // one input channel
 };
 
 /// Channel counts with and without packs, for one tile, several, and unequal ones; images smaller
 /// than the kernel; rows for one block and for several.
-const std::vector<ImageSizes> kDepthwiseImages{{1, 1, 3, 3},    {2, 8, 7, 5},   {3, 5, 1, 9},
-                                               {2, 72, 6, 6},   {1, 130, 5, 4}, {33, 24, 9, 8},
-                                               {200, 16, 8, 7}, {2, 656, 4, 4}};
+const std::vector<ImageSizes> kDepthwiseImages{
+    {1, 1, 3, 3},       {2, 8, 7, 5},         {3, 5, 1, 9},        {2, 72, 6, 6},
+    {1, 130, 5, 4},     {33, 24, 9, 8},       {200, 16, 8, 7},     {2, 656, 4, 4},
+    {2, 6, 7, 5, true}, {70, 20, 9, 8, true}, {3, 72, 6, 6, true}, {1, 130, 5, 4, true}};
 
 const std::vector<kernels::Depthwise> kDepthwiseLayers{{3, 1, 1}, {3, 2, 1}, {3, 1, 0}, {3, 3, 2},
                                                        {5, 1, 2}, {5, 2, 2}, {5, 2, 0}, {5, 1, 4}};
@@ -44,7 +46,8 @@ at::Tensor by_libtorch(const kernels::Depthwise& layer, const at::Tensor& x,
 
 void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes, at::ScalarType type,
                      at::Device device) {
-  const at::Tensor x = at::randn({sizes.count, sizes.channels, sizes.height, sizes.width})
+  const std::int64_t inputs = sizes.single ? 1 : sizes.channels;
+  const at::Tensor x = at::randn({sizes.count, inputs, sizes.height, sizes.width})
                            .to(type)
                            .contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor weight = at::randn({sizes.channels, 1, layer.kernel, layer.kernel}).to(type);
@@ -52,7 +55,7 @@ void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes, a
     REQUIRE(std::min(sizes.height, sizes.width) + 2 * layer.padding < layer.kernel);
     return;
   }
-  CAPTURE(sizes.count, sizes.channels, sizes.height, sizes.width, type);
+  CAPTURE(sizes.count, inputs, sizes.channels, sizes.height, sizes.width, type);
   CAPTURE(layer.kernel, layer.stride, layer.padding);
   const at::Tensor exact_x = x.to(at::kDouble).requires_grad_();
   const at::Tensor exact_weight = weight.to(at::kDouble).requires_grad_();
@@ -69,12 +72,13 @@ void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes, a
     y.backward(on(device, dy));
     return std::pair{x_here.grad(), weight_here.grad()};
   };
-  const auto [of_x, of_weight] = gradients(true, true);
+  const auto [of_x, of_weight] = gradients(!sizes.single, true);
   Agreement agreement;
   agreement.add("output", y, expected, type);
-  agreement.add("gradient", of_x, exact_x.grad(), type);
+  if (!sizes.single) agreement.add("gradient", of_x, exact_x.grad(), type);
   agreement.add("gradient of the weight", of_weight, exact_weight.grad(), type);
   CHECK(agreement.difference() == "");
+  if (sizes.single) return;
   const auto [none, same] = gradients(false, true);
   CHECK(accelerator::to_host(same).equal(accelerator::to_host(of_weight)));
   CHECK(!none.defined());
@@ -93,11 +97,11 @@ void check_depthwise_layers(at::Device device) {
   }
 }
 
-/// Depthwise layers with and without batch norm, and similar layers that the kernels do not
-/// support.
+/// Layers for single-channel images and depthwise layers with and without batch norm and bias, and a
+/// similar layer that the kernels do not support.
 settings::LayerList with_depthwise_layers() {
   namespace layer = testing::layer;
-  return {layer::convolution(16, 3, 1),
+  return {layer::convolution(16, 3, 1, 1, /*bias=*/false),
           layer::convolution(16, 3, 1, 1, /*bias=*/false, 16),
           layer::batch_norm(),
           layer::relu(),
@@ -128,7 +132,7 @@ TEST_CASE("networks with depthwise convolutions train the same with and without 
   const TrainedOnce expected = train_once(with_depthwise_layers(), {20, 1, 12, 12}, type);
   const EmulatedKernels emulated;
   const TrainedOnce found = train_once(with_depthwise_layers(), {20, 1, 12, 12}, type);
-  CHECK(count_operations(found.scores, "DepthwiseConvolution") == 2);
+  CHECK(count_operations(found.scores, "DepthwiseConvolution") == 4);
   check_agreement(found.tensors, expected.tensors, type);
 }
 
@@ -143,6 +147,9 @@ TEST_CASE("LibTorch computes convolutions that the depthwise kernels do not supp
   }
   CHECK(!kernels::can_convolve({7, 1, 3}, x, at::randn({6, 1, 7, 7})));
   CHECK(!kernels::can_convolve({3, 1, 1}, x.to(at::kBFloat16), weight));
+  const at::Tensor single = at::randn({2, 1, 8, 8});
+  CHECK(kernels::can_convolve({3, 1, 1}, single, weight));
+  CHECK(!kernels::can_convolve({3, 1, 1}, single.clone().requires_grad_(), weight));
   const EmulatedKernels emulated;
   using Options = torch::nn::Conv2dOptions;
   for (const Options& options :

@@ -101,7 +101,7 @@ def attempt(folder, config, processes, fault, *flags):
 
 def config_for(strategy, device):
     config = merged(CONFIG, averaging(strategy) | {"device": device})
-    return merged(config, {"launch": {"hang_timeout_s": 10}}) if device == "cuda" else config  # CUDA takes seconds to start
+    return merged(config, {"launch": {"hang_timeout_s": 30}}) if device == "cuda" else config  # CUDA takes seconds to start
 
 
 def disturb(folder, seed, number, device):

@@ -154,7 +154,7 @@ __device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, co
           const float value = to_float(read.x.values[i]);
           const bool is_cut = y != nullptr ? to_float(read.y.values[i]) <= 0
                                            : cuts_by_x != 0 && normalized.of(value, i) <= 0;
-          if (is_cut) read.dy.values[i] = from_float<T>(0);
+          if (is_cut) read.dy.values[i] = T{};
           const float gradient = to_float(read.dy.values[i]);
           own[i] = {own[i].first + gradient,
                     fmaf(gradient, value - normalized.mean[i], own[i].second)};
@@ -173,7 +173,7 @@ __device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, co
   if (threadIdx.x >= tile.channels) return;
   bias_gradient[channel] = total.first;
   weight_gradient[channel] = total.second * statistics[tile.stride + channel];
-  if (convolution_bias_gradient != nullptr) convolution_bias_gradient[channel] = from_float<T>(0);
+  if (convolution_bias_gradient != nullptr) convolution_bias_gradient[channel] = T{};
 }
 
 /// `gradients` is the gradient after the ReLU or, with `cuts_by_x`, dy, to which the ReLU's mask is
@@ -235,7 +235,7 @@ FOR_EACH_TYPE(BATCH_NORM_STATISTICS)
     CALL_PACKED(batch_norm, T, size, x, residual, statistics, weights, biases, relu, y);        \
   }                                                                                             \
   EXPORT_KERNEL(batch_norm_##suffix)
-FOR_EACH_TYPE(BATCH_NORM)
+FOR_EACH_TYPE_BY_FOUR(BATCH_NORM)
 
 #define BATCH_NORM_SUMS(suffix, T, size)                                                      \
   extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_sums_##suffix(       \
@@ -259,4 +259,4 @@ FOR_EACH_TYPE(BATCH_NORM_SUMS)
                 weight_gradient, bias_gradient, cuts_by_x, dx);                                  \
   }                                                                                              \
   EXPORT_KERNEL(batch_norm_gradient_##suffix)
-FOR_EACH_TYPE(BATCH_NORM_GRADIENT)
+FOR_EACH_TYPE_BY_FOUR(BATCH_NORM_GRADIENT)

@@ -1,9 +1,11 @@
-// Depthwise convolution of channels_last images [N,H,W,C] with weights [C,K,K]. With stride d and
-// padding p, and zeros outside the images,
+// Convolution of channels_last images [N,H,W,C] with weights [C,K,K]: each output channel c reads
+// one input channel. That is channel c in a depthwise convolution, or the only channel of
+// single-channel images. With stride d and padding p, and zeros outside the images,
 //     y[n,i,j,c] = sum over r, s of x[n,d*i+r-p,d*j+s-p,c] * w[c,r,s]
 //     dx[n,i,j,c] = sum over r, s of dy[n,(i+p-r)/d,(j+p-s)/d,c] * w[c,r,s], if d divides both
 //     dw[c,r,s] = sum over n, i, j of dy[n,i,j,c] * x[n,d*i+r-p,d*j+s-p,c].
-// Source: torch.nn.Conv2d with as many groups as channels.
+// dx is for depthwise convolutions only. Source: torch.nn.Conv2d with as many groups as input
+// channels.
 
 constexpr unsigned kTileChannels = 64;  // at most, see row_tiles.cu
 constexpr unsigned kMaxElements = 25;   // of a kernel
@@ -42,6 +44,21 @@ __device__ inline int read_coordinate(int coordinate, int element, const Depthwi
   return found < size ? found : -1;
 }
 
+/// What a kernel reads for an output channel: the same channel, or the only one.
+enum class Reads { kSameChannel, kOnlyChannel };
+
+template <int size, Reads reads, class T>
+__device__ inline Pack<T, size> load_channels(const RowTile<size>& tile, const T* images,
+                                              int64 pixel) {
+  if constexpr (reads == Reads::kSameChannel) {
+    return load<size>(images + tile.offset(pixel));
+  } else {
+    Pack<T, size> pack;
+    for (int i = 0; i < size; ++i) pack.values[i] = images[pixel];
+    return pack;
+  }
+}
+
 /// Weights of a block's tile: [kernel elements, channels].
 __device__ inline float* weights_of_tile() {
   __shared__ float weights[kMaxElements * kTileChannels];
@@ -49,10 +66,9 @@ __device__ inline float* weights_of_tile() {
 }
 
 /// Writes the output or, if `is_gradient`, the gradient of the input.
-template <class T, int size, int kernel, bool is_gradient>
-__device__ inline void convolve_depthwise(const RowTile<size>& tile, const T* read,
-                                          const T* weights, const DepthwiseSizes& sizes,
-                                          T* written) {
+template <class T, int size, int kernel, Reads reads, bool is_gradient>
+__device__ inline void convolve(const RowTile<size>& tile, const T* read, const T* weights,
+                                const DepthwiseSizes& sizes, T* written) {
   constexpr unsigned kElements = kernel * kernel;
   float* const of_tile = weights_of_tile();
   for (unsigned i = threadIdx.x; i < kElements * tile.channels; i += blockDim.x) {
@@ -70,7 +86,7 @@ __device__ inline void convolve_depthwise(const RowTile<size>& tile, const T* re
         const int x = read_coordinate<is_gradient>(position.x, s, sizes, sizes.read_width);
         if (y < 0 || x < 0) continue;
         const int64 at = (position.image * sizes.read_height + y) * sizes.read_width + x;
-        const auto pack = load<size>(read + tile.offset(at));
+        const auto pack = load_channels<size, reads>(tile, read, at);
         for (int i = 0; i < size; ++i) {
           sums[i] =
               fmaf(to_float(pack.values[i]), own[(r * kernel + s) * kTileChannels + i], sums[i]);
@@ -87,92 +103,135 @@ template <class T, int size>
 __device__ inline void depthwise(const RowTile<size>& tile, const T* read, const T* weights,
                                  const DepthwiseSizes& sizes, int kernel, int is_gradient,
                                  T* written) {
+  constexpr Reads kReads = Reads::kSameChannel;
   if (kernel == 3 && is_gradient == 0) {
-    convolve_depthwise<T, size, 3, false>(tile, read, weights, sizes, written);
+    convolve<T, size, 3, kReads, false>(tile, read, weights, sizes, written);
   } else if (kernel == 3) {
-    convolve_depthwise<T, size, 3, true>(tile, read, weights, sizes, written);
+    convolve<T, size, 3, kReads, true>(tile, read, weights, sizes, written);
   } else if (is_gradient == 0) {
-    convolve_depthwise<T, size, 5, false>(tile, read, weights, sizes, written);
+    convolve<T, size, 5, kReads, false>(tile, read, weights, sizes, written);
   } else {
-    convolve_depthwise<T, size, 5, true>(tile, read, weights, sizes, written);
+    convolve<T, size, 5, kReads, true>(tile, read, weights, sizes, written);
+  }
+}
+
+template <class T, int size>
+__device__ inline void single_channel(const RowTile<size>& tile, const T* read, const T* weights,
+                                      const DepthwiseSizes& sizes, int kernel, T* written) {
+  constexpr Reads kReads = Reads::kOnlyChannel;
+  if (kernel == 3) {
+    convolve<T, size, 3, kReads, false>(tile, read, weights, sizes, written);
+  } else {
+    convolve<T, size, 5, kReads, false>(tile, read, weights, sizes, written);
   }
 }
 
 /// Writes row `blockIdx.x % kernel` of the weight gradient. `partial_sums` is [blocks per tile,
 /// kernel, kernel, channels]; `arrived` has one counter per tile and row.
-template <class T, int size, int kernel>
-__device__ inline void sum_depthwise(const RowTile<size>& tile, const T* x, const T* dy,
-                                     const DepthwiseSizes& sizes, T* gradient, float* partial_sums,
-                                     unsigned* arrived) {
+template <class T, int size, int kernel, Reads reads>
+__device__ inline void sum_weights(const RowTile<size>& tile, const T* x, const T* dy,
+                                   const DepthwiseSizes& sizes, T* gradient, float* partial_sums,
+                                   unsigned* arrived) {
+  struct Read {
+    Pack<T, size> dy;
+    Pack<T, size> x[kernel];
+  };
   const int r = static_cast<int>(blockIdx.x % kernel);
   float own[kernel][size] = {};
-  for (int64 row = tile.row; row < tile.rows; row += tile.step) {
-    const RowPosition position(row, sizes);
-    const int y = read_coordinate<false>(position.y, r, sizes, sizes.read_height);
-    if (y < 0) continue;
-    const auto of_output = load<size>(dy + tile.offset(row));
-    UNROLL for (int s = 0; s < kernel; ++s) {
-      const int column = read_coordinate<false>(position.x, s, sizes, sizes.read_width);
-      if (column < 0) continue;
-      const int64 at = (position.image * sizes.read_height + y) * sizes.read_width + column;
-      const auto pack = load<size>(x + tile.offset(at));
-      for (int i = 0; i < size; ++i) {
-        own[s][i] = fmaf(to_float(pack.values[i]), to_float(of_output.values[i]), own[s][i]);
-      }
-    }
-  }
-  const auto partial = [&](unsigned block, int s, unsigned channel) {
+  for_each_row<1>(
+      tile,
+      [&](int64 row) {
+        Read read{load<size>(dy + tile.offset(row)), {}};
+        const RowPosition position(row, sizes);
+        const int y = read_coordinate<false>(position.y, r, sizes, sizes.read_height);
+        const int64 line = (position.image * sizes.read_height + y) * sizes.read_width;
+        UNROLL for (int s = 0; s < kernel; ++s) {
+          const int column = read_coordinate<false>(position.x, s, sizes, sizes.read_width);
+          if (y >= 0 && column >= 0) read.x[s] = load_channels<size, reads>(tile, x, line + column);
+        }
+        return read;
+      },
+      [&](int64, const Read& read) {
+        UNROLL for (int s = 0; s < kernel; ++s) {
+          for (int i = 0; i < size; ++i) {
+            own[s][i] = fmaf(to_float(read.x[s].values[i]), to_float(read.dy.values[i]), own[s][i]);
+          }
+        }
+      });
+  const auto partial = [&](unsigned block, unsigned s, unsigned channel) {
     return ((static_cast<int64>(block) * kernel + r) * kernel + s) * tile.stride + tile.begin +
            channel;
   };
-  for (int s = 0; s < kernel; ++s) {
+  for (unsigned s = 0; s < kernel; ++s) {
     const float sum = sums_of_block(tile, own[s]);
     if (threadIdx.x < tile.channels) partial_sums[partial(tile.block, s, threadIdx.x)] = sum;
   }
   if (!is_last_block(arrived + tile.number * kernel + r, tile.blocks)) return;
-  for (int s = 0; s < kernel; ++s) {
-    const float total = sum_by_channel(
-        parts_of_sums<float>(), tile.blocks, tile.channels,
-        [&](unsigned block, unsigned channel) { return partial_sums[partial(block, s, channel)]; });
-    if (threadIdx.x < tile.channels) {
-      gradient[((tile.begin + threadIdx.x) * kernel + r) * kernel + s] = from_float<T>(total);
-    }
-  }
+  const float total = sum_by_channel(
+      parts_of_sums<float>(), tile.blocks, kernel * tile.channels,
+      [&](unsigned block, unsigned element) {
+        return partial_sums[partial(block, element / tile.channels, element % tile.channels)];
+      });
+  if (threadIdx.x >= kernel * tile.channels) return;
+  const unsigned s = threadIdx.x / tile.channels;
+  const unsigned channel = tile.begin + threadIdx.x % tile.channels;
+  gradient[(channel * kernel + r) * kernel + s] = from_float<T>(total);
 }
 
-template <class T, int size>
-__device__ inline void depthwise_weights(int64 rows, int64 channels, int tiles, int kernel,
-                                         const T* x, const T* dy, const DepthwiseSizes& sizes,
-                                         T* gradient, float* partial_sums, unsigned* arrived) {
-  const RowTile<size> tile(rows, channels, tiles, static_cast<unsigned>(kernel));
+template <Reads reads, class T, int size>
+__device__ inline void weight_gradient(const RowTile<size>& matrix, int tiles, const T* x,
+                                       const T* dy, const DepthwiseSizes& sizes, int kernel,
+                                       T* gradient, float* partial_sums, unsigned* arrived) {
+  const RowTile<size> tile(matrix.rows, matrix.stride, tiles, static_cast<unsigned>(kernel));
   if (kernel == 3) {
-    sum_depthwise<T, size, 3>(tile, x, dy, sizes, gradient, partial_sums, arrived);
+    sum_weights<T, size, 3, reads>(tile, x, dy, sizes, gradient, partial_sums, arrived);
   } else {
-    sum_depthwise<T, size, 5>(tile, x, dy, sizes, gradient, partial_sums, arrived);
+    sum_weights<T, size, 5, reads>(tile, x, dy, sizes, gradient, partial_sums, arrived);
   }
 }
 
-#define DEPTHWISE(suffix, T, size)                                                                 \
-  extern "C" __global__ __launch_bounds__(kTiledThreads) void depthwise_##suffix(                  \
-      const T* read, const T* weights, int64 rows, int64 channels, int tiles, int packed,          \
-      int height, int width, int read_height, int read_width, int stride, int padding, int kernel, \
-      int is_gradient, T* written) {                                                               \
-    const DepthwiseSizes sizes{height, width, read_height, read_width, stride, padding};           \
-    CALL_PACKED(depthwise, T, size, read, weights, sizes, kernel, is_gradient, written);           \
-  }                                                                                                \
+template <class T, int size, class... Arguments>
+__device__ inline void depthwise_weights(const RowTile<size>& matrix, Arguments... arguments) {
+  weight_gradient<Reads::kSameChannel>(matrix, arguments...);
+}
+
+template <class T, int size, class... Arguments>
+__device__ inline void single_channel_weights(const RowTile<size>& matrix, Arguments... arguments) {
+  weight_gradient<Reads::kOnlyChannel>(matrix, arguments...);
+}
+
+// Parameters of all kernels: the matrix of the RowTile, and sizes of images.
+#define TILED_IMAGES                                                                         \
+  int64 rows, int64 channels, int tiles, int packed, int height, int width, int read_height, \
+      int read_width, int stride, int padding, int kernel
+#define DEPTHWISE_SIZES \
+  DepthwiseSizes{height, width, read_height, read_width, stride, padding}, kernel
+
+#define DEPTHWISE(suffix, T, size)                                                         \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void depthwise_##suffix(          \
+      TILED_IMAGES, const T* read, const T* weights, int is_gradient, T* written) {        \
+    CALL_PACKED(depthwise, T, size, read, weights, DEPTHWISE_SIZES, is_gradient, written); \
+  }                                                                                        \
   EXPORT_KERNEL(depthwise_##suffix)
 FOR_EACH_TYPE(DEPTHWISE)
 
-#define DEPTHWISE_WEIGHTS(suffix, T, size)                                                       \
-  extern "C" __global__ __launch_bounds__(kTiledThreads) void depthwise_weights_##suffix(        \
-      const T* x, const T* dy, int64 rows, int64 channels, int tiles, int packed, int height,    \
-      int width, int read_height, int read_width, int stride, int padding, int kernel,           \
-      T* gradient, float* partial_sums, unsigned* arrived) {                                     \
-    const DepthwiseSizes sizes{height, width, read_height, read_width, stride, padding};         \
-    packed != 0 ? depthwise_weights<T, size>(rows, channels, tiles, kernel, x, dy, sizes,        \
-                                             gradient, partial_sums, arrived)                    \
-                : depthwise_weights<T, 1>(rows, channels, tiles, kernel, x, dy, sizes, gradient, \
-                                          partial_sums, arrived);                                \
-  }                                                                                              \
-  EXPORT_KERNEL(depthwise_weights_##suffix)
+#define SINGLE_CHANNEL(suffix, T, size)                                                \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void single_channel_##suffix( \
+      TILED_IMAGES, const T* read, const T* weights, T* written) {                     \
+    CALL_PACKED(single_channel, T, size, read, weights, DEPTHWISE_SIZES, written);     \
+  }                                                                                    \
+  EXPORT_KERNEL(single_channel_##suffix)
+FOR_EACH_TYPE_BY_FOUR(SINGLE_CHANNEL)
+
+#define WEIGHT_GRADIENT(name, suffix, T, size)                                                  \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void name##_##suffix(                  \
+      TILED_IMAGES, const T* x, const T* dy, T* gradient, float* partial_sums,                  \
+      unsigned* arrived) {                                                                      \
+    CALL_PACKED(name, T, size, tiles, x, dy, DEPTHWISE_SIZES, gradient, partial_sums, arrived); \
+  }                                                                                             \
+  EXPORT_KERNEL(name##_##suffix)
+#define DEPTHWISE_WEIGHTS(suffix, T, size) WEIGHT_GRADIENT(depthwise_weights, suffix, T, size)
 FOR_EACH_TYPE(DEPTHWISE_WEIGHTS)
+#define SINGLE_CHANNEL_WEIGHTS(suffix, T, size) \
+  WEIGHT_GRADIENT(single_channel_weights, suffix, T, size)
+FOR_EACH_TYPE_BY_FOUR(SINGLE_CHANNEL_WEIGHTS)

@@ -30,7 +30,7 @@ __device__ inline void linear_activation_gradient(const RowTile<size>& tile, con
           if (is_tanh != 0) {
             out.values[i] = from_float<T>(to_float(read.dy.values[i]) * (1 - value * value));
           } else if (value <= 0) {
-            out.values[i] = from_float<T>(0);
+            out.values[i] = T{};
           }
           own[i] += to_float(out.values[i]);
         }
@@ -55,4 +55,4 @@ __device__ inline void linear_activation_gradient(const RowTile<size>& tile, con
                 partial_sums, arrived);                                                            \
   }                                                                                                \
   EXPORT_KERNEL(linear_activation_gradient_##suffix)
-FOR_EACH_TYPE(LINEAR_ACTIVATION_GRADIENT)
+FOR_EACH_TYPE_BY_FOUR(LINEAR_ACTIVATION_GRADIENT)

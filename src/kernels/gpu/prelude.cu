@@ -39,9 +39,15 @@ __device__ inline float from_float<float>(float value) {
 }
 template <>
 __device__ inline bf16 from_float<bf16>(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  bf16 rounded;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
+  return rounded;
+#else
   const unsigned bits = __float_as_uint(value);
   if (value != value) return {static_cast<unsigned short>(0x7fc0)};
   return {static_cast<unsigned short>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16)};
+#endif
 }
 
 /// Adjacent values that are loaded or stored at once.
@@ -55,8 +61,10 @@ __device__ inline bool is_aligned(const void* address, unsigned bytes) {
   return reinterpret_cast<unsigned long long>(address) % bytes == 0;
 }
 
-/// Defines a kernel per type: `define(name suffix, type, values in 16 bytes)`.
+/// Defines a kernel per type: `define(name suffix, type, values per thread and row)`. With 16
+/// bytes, sums need fewer threads; with four values, maps of bf16 need fewer registers.
 #define FOR_EACH_TYPE(define) define(f32, float, 4) define(bf16, bf16, 8)
+#define FOR_EACH_TYPE_BY_FOUR(define) define(f32, float, 4) define(bf16, bf16, 4)
 
 /// Loads or stores a pack; the address must be aligned to the pack's size.
 template <int size, class T>
