@@ -35,8 +35,9 @@ ACCURACY_GOAL = 0.987  # for configs/mnist.json after 10 epochs
 SHORT = {"max_steps": 40, "deterministic": False}  # changes to runs.SMALL
 COMMAND_S = 120
 FEW_THREADS = {"OMP_NUM_THREADS": "2"}  # for commands that run concurrently
-# (Launches to skip before the first step, launches to profile in two steps); few, since each takes Nsight Compute 0.2 s.
-PROFILED_LAUNCHES = {"net": (40, 100), "resnet18": (50, 460)}
+# (Launches to skip, launches to profile), so that the latter include the last one of the first step and the whole second
+# step; few, since each takes Nsight Compute 0.2 s.
+PROFILED_LAUNCHES = {"net": (38, 50), "resnet18": (180, 200)}
 
 
 def program(name="mnist-train"):
