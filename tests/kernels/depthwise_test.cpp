@@ -97,8 +97,8 @@ void check_depthwise_layers(at::Device device) {
   }
 }
 
-/// Layers for single-channel images and depthwise layers with and without batch norm and bias, and a
-/// similar layer that the kernels do not support.
+/// Layers for single-channel images and depthwise layers with and without batch norm and bias, and
+/// a similar layer that the kernels do not support.
 settings::LayerList with_depthwise_layers() {
   namespace layer = testing::layer;
   return {layer::convolution(16, 3, 1, 1, /*bias=*/false),
