@@ -22,6 +22,7 @@ struct BatchSize {
   std::int64_t images_of(std::int64_t block) const {
     return images - block * kImages < kImages ? images - block * kImages : kImages;
   }
+  std::int64_t last_images() const { return images_of(blocks() - 1); }
   /// Calls `action(block)` for all blocks, in parallel.
   template <class Action>
   void for_each_block(const Action& action) const {

@@ -192,8 +192,9 @@ struct PanelWeights {
   std::int64_t panel_step;  // to the next panel
 };
 
-/// Sums of M rows in registers. If the weights are packed, the steps are compile-time constants.
-template <class Element, int M, bool IsPacked>
+/// Sums of M rows of V vectors in registers; the other vectors of a block contain only padding
+/// images and become zeros. If the weights are packed, the steps are compile-time constants.
+template <class Element, int M, bool IsPacked, int V>
 struct RegisterResults {
   static constexpr int kRows = M;
   static constexpr bool kHasTails = false;
@@ -220,13 +221,15 @@ struct RegisterResults {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
         Values<Element> values;
-        for (int d = 0; d < kDepth<Element>; ++d) values.of[d] = sums.of[m + d][v];
+        for (int d = 0; d < kDepth<Element>; ++d) {
+          values.of[d] = v < V ? sums.of[m + d][v] : _mm512_setzero_ps();
+        }
         results.store(m, v, values);
       }
     }
   }
 
-  RegisterSums<M, kVectors> sums;
+  RegisterSums<M, V> sums;
 };
 
 /// The results of one or two panels of 16 rows, computed with AMX.
@@ -346,13 +349,17 @@ void gather(const GatherView& view, const BatchOperands<Element>& operands,
   if constexpr (kDepth<Element> == 2) {
     if (view.by_amx) return gather_by_amx(view, operands, panels, part);
   }
+  const bool is_half_full = part.block + 1 == operands.blocks && operands.last_images <= kLanes;
   with_constant<kDepth<Element>, kDepth<Element>, kMaxRows>(view.panel_rows, [&]<int M>() {
-    for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
-      const bool in_place = panels.in_place && panel < view.complete_panels();
-      const auto compute = in_place ? &gather_panel<Element, RegisterResults<Element, M, false>>
-                                    : &gather_panel<Element, RegisterResults<Element, M, true>>;
-      compute(view, operands, panels, part, panel, in_place);
-    }
+    with_constant<1, 1, kVectors>(is_half_full ? 1 : kVectors, [&]<int V>() {
+      for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
+        const bool in_place = panels.in_place && panel < view.complete_panels();
+        const auto compute = in_place
+                                 ? &gather_panel<Element, RegisterResults<Element, M, false, V>>
+                                 : &gather_panel<Element, RegisterResults<Element, M, true, V>>;
+        compute(view, operands, panels, part, panel, in_place);
+      }
+    });
   });
 }
 

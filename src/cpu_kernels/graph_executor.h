@@ -353,8 +353,8 @@ class GraphExecutor {
           next->add_statistics(part, block, value(node.out, block), begin, end);
         }};
     state.convolution->forward().compute(
-        {batch_.blocks(), value(node.in), state.weights.weight, values_.at(state.packed_forward),
-         state.weights.bias, nullptr, node.relu, value(node.out)},
+        {batch_.blocks(), batch_.last_images(), value(node.in), state.weights.weight,
+         values_.at(state.packed_forward), state.weights.bias, nullptr, node.relu, value(node.out)},
         next == nullptr ? nullptr : &statistics);
   }
   /// `has_statistics`: the preceding convolution has accumulated them.
@@ -386,7 +386,7 @@ class GraphExecutor {
     }
     if (state.weights.bias_gradient != nullptr) add_bias_gradients(state);
     if (state.weights.weight_gradient != nullptr) {
-      state.convolution->weight_gradient({batch_.blocks(), value(node.in), dy,
+      state.convolution->weight_gradient({batch_.blocks(), batch_.last_images(), value(node.in), dy,
                                           gradients_.at(scratch_offset_), sums_.at(sums_offset_),
                                           state.weights.weight_gradient});
     }
@@ -400,8 +400,9 @@ class GraphExecutor {
         }};
     if (norm != nullptr) norm->has_gradient_sums = true;
     state.convolution->backward().compute(
-        {batch_.blocks(), dy, state.weights.weight, values_.at(state.packed_backward), nullptr,
-         has_gradient_[in] ? gradient(in) : nullptr, false, gradient(in)},
+        {batch_.blocks(), batch_.last_images(), dy, state.weights.weight,
+         values_.at(state.packed_backward), nullptr, has_gradient_[in] ? gradient(in) : nullptr,
+         false, gradient(in)},
         norm == nullptr ? nullptr : &sums);
     has_gradient_[in] = true;
   }

@@ -161,6 +161,7 @@ struct GatherView {
 template <class Element>
 struct BatchOperands {
   std::int64_t blocks;
+  std::int64_t last_images;  // samples in the last block
   const Element* in;
   const Element* weights;
   Element* packed;        // buffer for packed weights
@@ -236,6 +237,7 @@ struct WeightGradientView {
 template <class Element>
 struct WeightGradientOperands {
   std::int64_t blocks;
+  std::int64_t last_images;  // samples in the last block
   const Element* in;
   const Element* gradient;  // of the output
   Element* scratch;         // for both factors of a band

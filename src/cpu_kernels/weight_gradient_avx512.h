@@ -169,6 +169,11 @@ struct GradientTile {
   }
 };
 
+/// Words of images to sum over: padding images need not be added.
+struct PixelWords {
+  std::int64_t of_others, of_last;  // of the last pixel
+};
+
 /// AMX sums of A x 16 outputs and B x 16 columns. They remain in registers for a whole band.
 template <class Element, int A, int B>
 class AmxGradient {
@@ -182,7 +187,7 @@ class AmxGradient {
   }
   /// Adds the products of `count` pixels.
   void add(const Element* a, std::int64_t a_step, const Element* b, std::int64_t b_step,
-           std::int64_t b_word, std::int64_t count) {
+           std::int64_t b_word, std::int64_t count, PixelWords /*words*/) {
     for (; count > 0; --count, a += a_step, b += b_step) {
       Sums::add(a, a + kLanes * kImages, sizeof(Element) * kImages, b, sizeof(Element) * b_word);
     }
@@ -209,12 +214,15 @@ class RegisterGradient {
   /// Adds the products of `count` pixels. If this were inlined, GCC 12 would spill sums in the
   /// inner loop.
   [[gnu::noinline]] void add(const Element* a, std::int64_t a_step, const Element* b,
-                             std::int64_t b_step, std::int64_t b_word, std::int64_t count) {
+                             std::int64_t b_step, std::int64_t b_word, std::int64_t count,
+                             PixelWords words) {
     while (count > 0) {
       RegisterSums<M, V> sums;
       sums.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
       for (std::int64_t i = smaller(count, kPixels); i > 0; --i, a += a_step, b += b_step) {
-        sums.add(Factors<Element>{a, kImages, kDepth<Element>, b, b_word}, kImageWords<Element>);
+        const bool is_last = i == 1 && count <= kPixels;
+        sums.add(Factors<Element>{a, kImages, kDepth<Element>, b, b_word},
+                 is_last ? words.of_last : words.of_others);
       }
       add(sums);
       count -= kPixels;
@@ -256,7 +264,7 @@ class ImageGradient {
 
   /// Adds the products of `count` pixels.
   void add(const float* a, std::int64_t a_step, const float* b, std::int64_t b_step,
-           std::int64_t /*b_word*/, std::int64_t count) {
+           std::int64_t /*b_word*/, std::int64_t count, PixelWords /*words*/) {
     const WeightGradientView& view = tile_.band.view;
     const std::int64_t columns = view.shape.kernel.width * view.column_run;
     for (std::int64_t column = 0; column < columns; column += kMax) {
@@ -324,19 +332,26 @@ template <class Gradient, class Element>
   const GradientBand& band = tile.band.part;
   const ConvolutionShape& s = tile.band.view.shape;
   Gradient gradient(tile);
-  if (s.out.pixels() == 1 && tile.pixels == 1) {  // blocks are like pixels
+  constexpr std::int64_t kAll = kImageWords<Element>;
+  const auto& operands = tile.band.operands;
+  const bool is_half_full =
+      band.tiles == 0 && band.block_end == operands.blocks && operands.last_images <= kImages / 2;
+  const std::int64_t last_words = is_half_full ? kAll / 2 : kAll;  // of the last block
+  if (s.out.pixels() == 1 && tile.pixels == 1) {                   // blocks are like pixels
     gradient.add(tile.a, band.a_block, tile.b + (tile.row_offset - band.in_begin) * band.b_row,
-                 band.b_block, band.b_word, tile.rows.end > tile.rows.begin ? band.blocks() : 0);
+                 band.b_block, band.b_word, tile.rows.end > tile.rows.begin ? band.blocks() : 0,
+                 {kAll, last_words});
     return gradient.finish();
   }
   for (std::int64_t block = 0; block < band.blocks(); ++block) {
+    const std::int64_t words = block + 1 == band.blocks() ? last_words : kAll;
     for (std::int64_t y = tile.rows.begin; y < tile.rows.end; ++y) {
       gradient.add(
           tile.a + block * band.a_block + (y - band.row_begin) * s.out.width * band.a_pixel,
           band.a_pixel,
           tile.b + block * band.b_block +
               (y * s.stride.height + tile.row_offset - band.in_begin) * band.b_row,
-          s.stride.width * band.b_pixel, band.b_word, tile.pixels);
+          s.stride.width * band.b_pixel, band.b_word, tile.pixels, {words, words});
     }
   }
   gradient.finish();

@@ -89,8 +89,8 @@ class Case {
     const std::vector<Element> in = to_blocks(s_.in, images_, in_);
     std::vector<Element> out = empty_blocks<Element>(s_.out, images_);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.forward().packed_size()));
-    convolution_.forward().compute({blocks(), in.data(), weights_.data(), packed.data(),
-                                    bias_.data(), nullptr, relu, out.data()},
+    convolution_.forward().compute({blocks(), last_images(), in.data(), weights_.data(),
+                                    packed.data(), bias_.data(), nullptr, relu, out.data()},
                                    nullptr);
     return error(from_blocks(s_.out, images_, out), expected);
   }
@@ -104,8 +104,8 @@ class Case {
     const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
     std::vector<Element> into = to_blocks(s_.in, images_, in_);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.backward().packed_size()));
-    convolution_.backward().compute({blocks(), gradient.data(), weights_.data(), packed.data(),
-                                     nullptr, into.data(), false, into.data()},
+    convolution_.backward().compute({blocks(), last_images(), gradient.data(), weights_.data(),
+                                     packed.data(), nullptr, into.data(), false, into.data()},
                                     nullptr);
     return error(from_blocks(s_.in, images_, into), expected);
   }
@@ -120,12 +120,13 @@ class Case {
     std::vector<Element> scratch(static_cast<std::size_t>(convolution_.gradient_scratch(blocks())));
     std::vector<float> sums(static_cast<std::size_t>(convolution_.weight_sums()), 1e9F);
     std::vector<Element> found(weights_.size());
-    convolution_.weight_gradient(
-        {blocks(), in.data(), gradient.data(), scratch.data(), sums.data(), found.data()});
+    convolution_.weight_gradient({blocks(), last_images(), in.data(), gradient.data(),
+                                  scratch.data(), sums.data(), found.data()});
     return error(values_of(found), expected);
   }
 
   std::int64_t blocks() const { return ceil_divide(images_, kImages); }
+  std::int64_t last_images() const { return images_ - (blocks() - 1) * kImages; }
 
   /// Returns the relative error; for integers, the result must equal the rounded exact sum.
   double error(const std::vector<double>& found, std::vector<double> expected) const {
