@@ -194,8 +194,7 @@ report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& t
 std::string config_to_repeat(const Worker& worker) {
   settings::RunConfig config = worker.config;
   const launch::WorkerIdentity& identity = worker.identity;
-  const bool one_machine = identity.local_world_size == identity.world_size;
-  if (identity.launcher != launch::LauncherKind::kOwn && one_machine &&
+  if (identity.launcher != launch::LauncherKind::kOwn && worker.communicator.one_host() &&
       config.launch.devices.empty()) {
     config.launch.processes_per_node = identity.world_size;
   }

@@ -170,13 +170,13 @@ comm::Communicator connect(Worker& worker) {
   for (const int gpu : gpus) {
     rendezvous.gpus.push_back(accelerator::cuda_module().pci_address(gpu));
   }
-  if (worker.placement.backend == "nccl") {
-    const bool one_host = worker.identity.local_world_size == worker.identity.world_size;
-    const auto& folder = worker.run_folder;
-    comm::set_nccl_defaults(one_host, folder.empty() ? folder : folder / report::files::kLogs);
-  }
   const comm::RendezvousResult joined = comm::rendezvous(rendezvous);
   take_gpu(worker, gpus, joined.gpus);
+  if (worker.placement.backend == "nccl") {
+    const auto& folder = worker.run_folder;
+    const auto logs = folder.empty() ? folder : folder / report::files::kLogs;
+    comm::set_nccl_defaults(joined.one_host, logs);
+  }
   // Our launcher detects silent ranks itself, so no rank may time out before it does.
   const double margin_s = launch::was_handed_over("status") ? 5 : 0;
   return {worker.identity, joined,

@@ -84,11 +84,12 @@ constexpr RankVariables kOpenMpi{LauncherKind::kOpenMpi,       "Open MPI",
 constexpr RankVariables kMpich{LauncherKind::kMpich, "MPICH",           "PMI_RANK",
                                "PMI_SIZE",           "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
-/// Returns the number of processes on this host. If MPICH does not set it, assumes that a process
+/// Returns the number of processes on this host. If the launcher sets neither it nor the local
+/// rank, it is 1, as in a Kubernetes pod. If only the local rank is set, assumes that a process
 /// whose local rank equals its rank is on the only host.
 int local_size(const RankVariables& names, int rank, int size) {
   if (variable(names.local_size)) return integer_variable(names.local_size, 1, size);
-  if (names.kind == LauncherKind::kTorchrun) return size;
+  if (!variable(names.local_rank)) return 1;
   const int local_rank = integer_variable(names.local_rank, 0, size - 1);
   return local_rank == rank ? size : local_rank + 1;
 }
@@ -100,7 +101,9 @@ WorkerIdentity rank_by(const RankVariables& names) {
   identity.world_size = integer_variable(names.size, 1, kMaxTasks);
   identity.rank = integer_variable(names.rank, 0, identity.world_size - 1);
   identity.local_world_size = local_size(names, identity.rank, identity.world_size);
-  identity.local_rank = integer_variable(names.local_rank, 0, identity.local_world_size - 1);
+  const bool is_alone_here = identity.local_world_size == 1;
+  identity.local_rank = integer_variable(names.local_rank, 0, identity.local_world_size - 1,
+                                         is_alone_here ? std::optional(0) : std::nullopt);
   identity.decided_by = fmt::format("{}", fmt::join(names.that_are_set(), ", "));
   return identity;
 }
@@ -323,8 +326,7 @@ std::optional<WorkerIdentity> cluster_identity() {
 // torchrun.
 
 WorkerIdentity torchrun_identity() {
-  require_all({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"},
-              "torchrun --no-python");
+  require_all({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}, "torchrun --no-python");
   WorkerIdentity identity = rank_by(kTorchrun);
   identity.master_address = *variable("MASTER_ADDR");
   identity.master_port = integer_variable("MASTER_PORT", 1, 65535);

@@ -89,23 +89,42 @@ TEST_CASE("torchrun's optional variables have defaults") {
       without(torchrun(), {"LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
                            "TORCHELASTIC_USE_AGENT_STORE"}));
   REQUIRE(identity);
-  CHECK(identity->local_world_size == 6);
+  CHECK(identity->local_world_size == 3);
   CHECK(identity->restart_count == 0);
   CHECK_FALSE(identity->store_served_by_agent);
   CHECK_FALSE(identity_in(with(torchrun(), {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}))
                   ->store_served_by_agent);
 }
 
+TEST_CASE("without LOCAL_RANK, a process is the only one on its host") {
+  const Variables needed = without(torchrun(), {"LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  for (const auto& [rank, place] :
+       {std::pair("0", "torchrun 0/6 0/1 node-1"), {"5", "torchrun 5/6 0/1 node-1"}}) {
+    const Variables variables = with(needed, {{"RANK", rank}});
+    CHECK(place_of(identity_in(variables)) == place);
+    CHECK(place_of(identity_in(with(variables, {{"LOCAL_WORLD_SIZE", "1"}}))) == place);
+  }
+  CHECK(place_of(identity_in(with(needed, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}))) ==
+        "torchrun 0/1 0/1 node-1");
+  CHECK_THAT(refusal_of(with(needed, {{"LOCAL_WORLD_SIZE", "2"}})),
+             IsError(ExitCode::kConfig, "LOCAL_RANK: expected an integer from 0 to 1"));
+}
+
+TEST_CASE("with only LOCAL_RANK, ranks are on one host if it equals RANK") {
+  const Variables local = without(torchrun(), {"LOCAL_WORLD_SIZE"});
+  CHECK(place_of(identity_in(with(local, {{"RANK", "2"}}))) == "torchrun 2/6 2/6 node-1");
+  CHECK(place_of(identity_in(with(local, {{"LOCAL_RANK", "0"}}))) == "torchrun 5/6 0/1 node-1");
+}
+
 TEST_CASE("the error lists all missing variables and the launchers that set them") {
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     INFO(name);
     CHECK_THAT(refusal_of(without(torchrun(), {name})),
                IsError(ExitCode::kConfig, std::string("but ") + name + " are not"));
   }
-  CHECK_THAT(
-      refusal_of({{"RANK", "0"}, {"MASTER_ADDR", "x"}}),
-      IsError(ExitCode::kConfig,
-              "RANK, MASTER_ADDR are set but WORLD_SIZE, LOCAL_RANK, MASTER_PORT", "torchrun"));
+  CHECK_THAT(refusal_of({{"RANK", "0"}, {"MASTER_ADDR", "x"}}),
+             IsError(ExitCode::kConfig,
+                     "RANK, MASTER_ADDR are set but WORLD_SIZE, MASTER_PORT are not", "torchrun"));
 }
 
 TEST_CASE("contradictory values and non-integers are refused, and the error names the variable") {

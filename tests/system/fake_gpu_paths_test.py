@@ -103,6 +103,17 @@ def test_ranks_that_see_different_gpus_under_the_same_index_use_nccl(tmp_path, v
     assert devices_in(rank.stderr for rank in ranks) == devices
 
 
+def test_ranks_that_are_each_the_only_local_one_use_different_gpus(tmp_path):
+    """Without LOCAL_RANK, each rank would otherwise take GPU 0 of the host that they share."""
+    port = free_port()
+    alone = fake_gpus(2) | {"LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+    with at_once(worker(tmp_path, rank, port, ONE_EPOCH, variables=alone) for rank in range(2)) as ranks:
+        for rank in ranks:
+            assert rank.wait() == 0, rank.stderr
+    assert ranks[0].run_folder.summary()["backend"] == "nccl"
+    assert devices_in(rank.stderr for rank in ranks) == {0: 0, 1: 1}
+
+
 def test_ranks_that_share_one_gpu_use_gloo_whatever_its_index(tmp_path):
     ranks = on_separate_gpus(tmp_path, {"launch": {"devices": ["cuda:1", "cuda:0"]}}, ("0,1", "1,0"))
     assert ranks[0].run_folder.summary()["backend"] == "gloo"

@@ -108,6 +108,19 @@ def test_manually_started_ranks_meet_at_the_master_port(tmp_path, own_launcher):
         assert first.run_folder.digest() == own_launcher.digest()
 
 
+def test_ranks_without_a_local_rank_find_out_that_they_share_a_host(tmp_path, own_launcher):
+    """PyTorch's env:// needs only these variables; launchers that start one process per pod set no others."""
+    command = [BINARY, "--config", write_config(tmp_path, CONFIG), "--output", tmp_path / "run"]
+    needed = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": 1}
+    with at_once(Process(command, tmp_path, tmp_path / "run", needed | {"RANK": rank}) for rank in range(2)) as ranks:
+        for rank in ranks:
+            assert rank.wait() == 0, rank.stderr
+    folder = ranks[0].run_folder
+    assert "shared_memory averaging" in ranks[0].stderr
+    assert folder.digest() == own_launcher.digest()
+    assert folder.read_json("config.json")["launch"]["processes_per_node"] == 2
+
+
 @pytest.mark.parametrize("strategy, code", swept([("auto", 0), ("shared_memory", 2)], [("auto", 0)]))
 def test_ranks_in_separate_user_namespaces_use_flat_and_shards_stay_bit_identical(tmp_path, strategy, code):
     """Like one rootless container per rank: no rank may access another rank's /proc/PID/fd."""
