@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -354,12 +357,26 @@ std::string describe(const Node& node) {
   if (node.value.is_string()) {
     return "the string \"" + shorten(node.value.get_ref<const std::string&>()) + '"';
   }
-  // As written, because 10.0 and 1e1 are not the integer 10.
+  // As written, because 1e-999 is stored as 0.
   return shorten(word_at(node.source->text, node.offset));
 }
 
+std::optional<std::int64_t> integer_at(const Node& node) {
+  // Unlike a double, it represents every integer of 64 bits.
+  long double value = 0;
+  static_assert(std::numeric_limits<long double>::digits >= 64);
+  constexpr long double kEnd = 0x1p63L;
+  const std::string_view literal = word_at(node.source->text, node.offset);
+  const char* end = literal.data() + literal.size();
+  const bool is_number =
+      node.value.is_number() && std::from_chars(literal.data(), end, value).ec == std::errc();
+  if (!is_number || value != std::floor(value) || value < -kEnd || value >= kEnd) return {};
+  return static_cast<std::int64_t>(value);
+}
+
 Json to_json(const Node& node) {
-  Json json = node.value;
+  const auto integer = integer_at(node);
+  Json json = integer ? Json(*integer) : node.value;
   for (const Node& item : node.items) json.push_back(to_json(item));
   for (const Node::Member& member : node.members) {
     json.get_ref<Json::object_t&>().emplace_back(member.key, to_json(member.value));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -96,7 +97,11 @@ Node node_at(std::shared_ptr<const Source> source, std::size_t offset, Json valu
 /// Returns a description of the value for messages: `1.5`, `the string "ten"`, `a list`.
 std::string describe(const Node& node);
 
-/// Returns the value as JSON, without positions.
+/// Returns the value if it is an integer of 64 bits, which may be written as 10.0 or 1e1, as in
+/// JSON Schema.
+std::optional<std::int64_t> integer_at(const Node& node);
+
+/// Returns the value as JSON, without positions. Integers have neither fraction nor exponent.
 Json to_json(const Node& node);
 
 /// Parses source->text from offset `begin` as strict JSON (RFC 8259, UTF-8, optional byte order

@@ -240,11 +240,8 @@ Type<bool> boolean() {
 
 Type<std::int64_t> integer(std::int64_t min, std::int64_t max) {
   return {.read = [min, max](const JsonCursor& cursor) -> std::optional<std::int64_t> {
-            const Json& value = cursor.value();
-            const bool fits = value.is_number_unsigned()
-                                  ? std::in_range<std::int64_t>(value.get<std::uint64_t>())
-                                  : value.is_number_integer();
-            if (fits && value >= min && value <= max) return value.get<std::int64_t>();
+            const auto value = integer_at(cursor.node());
+            if (value && *value >= min && *value <= max) return value;
             return cursor.add_mismatch("an integer from " + std::to_string(min) + " to " +
                                        std::to_string(max));
           },

@@ -135,7 +135,7 @@ struct Type {
 /// Returns the type of booleans.
 Type<bool> boolean();
 
-/// Returns the type of integers from `min` to `max`, written without a fraction or exponent.
+/// Returns the type of integers from `min` to `max`.
 Type<std::int64_t> integer(std::int64_t min, std::int64_t max);
 
 /// Numbers from `min` to `max`.

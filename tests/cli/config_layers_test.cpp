@@ -274,6 +274,20 @@ TEST_CASE("a value that is not JSON neither hides other mistakes nor causes furt
         "--set lr=1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
 }
 
+TEST_CASE("integers may be written with a fraction or an exponent in every layer") {
+  const auto config =
+      read(R"({"batch_size":64.0,"data":{"limit_train":1e3}})",
+           {"epochs=2.0", "data.size=[3.2e1,32]", "deterministic={\"shards\":4.0}"});
+  CHECK(config.train.batch_size == 64);
+  CHECK(config.data.limit_train == 1000);
+  CHECK(config.train.epochs == 2);
+  CHECK(config.train.shards == 4);
+  const std::string written = settings::write_run_config(config, /*with_output=*/false);
+  CHECK_THAT(written, ContainsSubstring("\"epochs\": 2,") && ContainsSubstring("1000"));
+  CHECK(message_for("{}", {"epochs=2.5"}) ==
+        "--set epochs=2.5: /epochs: expected an integer from 1 to 2147483647, found 2.5");
+}
+
 TEST_CASE("a later layer that sets one of two exclusive keys unsets the other") {
   const char* named = R"({"data":{"dataset":"mnist","root":"r","validation":0.5}})";
   const auto drawn = read(named, {"data.format=synthetic"}).data;

@@ -1,5 +1,7 @@
 #include "strict_json/schema.h"
 
+#include <limits>
+
 #include "support/catch.h"
 #include "support/problem_line.h"
 
@@ -105,7 +107,8 @@ TEST_CASE("an invalid value is reported in one line") {
        R"(f:1:10: /count: expected an integer from 1 to 100, found the string "ten")"},
       {R"({"count":null})", "f:1:10: /count: expected an integer from 1 to 100, found null"},
       {R"({"count":0})", "f:1:10: /count: expected an integer from 1 to 100, found 0"},
-      {R"({"count":10.0})", "f:1:10: /count: expected an integer from 1 to 100, found 10.0"},
+      {R"({"count":101.0})", "f:1:10: /count: expected an integer from 1 to 100, found 101.0"},
+      {R"({"count":1e-999})", "f:1:10: /count: expected an integer from 1 to 100, found 1e-999"},
       {R"({"count":1.5})", "f:1:10: /count: expected an integer from 1 to 100, found 1.5"},
       {R"({"count":99999999999999999999999})",
        "f:1:10: /count: expected an integer from 1 to 100, found 99999999999999999999999"},
@@ -134,6 +137,42 @@ TEST_CASE("an invalid value is reported in one line") {
   }));
   CAPTURE(text);
   CHECK(read(text).lines == std::vector<std::string>{line});
+}
+
+TEST_CASE("an integer may be written with a fraction or an exponent") {
+  const char* text = GENERATE("10", "10.0", "1e1", "1E+1", "0.1e2", "1000.00e-2");
+  CAPTURE(text);
+  const auto [outer, lines] = read(std::string(R"({"count":)") + text + "}");
+  CHECK(lines.empty());
+  CHECK(outer_schema().write(outer)["count"].dump() == "10");
+}
+
+TEST_CASE("an integer is read exactly or not at all") {
+  using Case = std::pair<const char*, std::optional<std::int64_t>>;
+  const auto [text, integer] = GENERATE(values<Case>({
+      {"-0.0", 0},
+      {"-2.50e2", -250},
+      {"1e18", 1'000'000'000'000'000'000},
+      {"9223372036854775807", std::numeric_limits<std::int64_t>::max()},
+      {"9223372036854775808", {}},
+      {"9223372036854775808.0", {}},
+      {"1e300", {}},
+      {"10.5", {}},
+      {"1e-1", {}},
+      {"1e-999", {}},
+      {"1e-9999", {}},
+      {"9007199254740993.0", 9007199254740993},  // not a double
+      {"\"10\"", {}},
+      {"true", {}},
+      {"null", {}},
+      {"[1]", {}},
+  }));
+  CAPTURE(text);
+  Problems problems;
+  const auto source = std::make_shared<const Source>(Source{"f", text, "/"});
+  const auto node = parse_document(source, problems);
+  REQUIRE(node);
+  CHECK(integer_at(*node) == integer);
 }
 
 TEST_CASE("the path of a file in the run folder must be relative and stay inside the folder") {

@@ -108,6 +108,8 @@ def test_the_schema_is_valid_and_agrees_with_the_binary():
         ({"nesterov": False, "optimizer": "adam"}, True),
         ({"early_stopping": {"min_delta": 0.1}}, False),
         ({"early_stopping": None, "ema": None}, True),
+        ({"epochs": 2.0, "seed": 1e18, "data": {"size": [32.0, 32]}}, True),
+        ({"epochs": 2.5}, False),
         ({"schedule": {"name": "one_cycle", "max_learning_rate": 0.1, "pct_start": 0.25}}, True),
         ({"schedule": {"name": "one_cycle", "max_learning_rate": 0.1, "warmup_epochs": 1}}, False),
         ({"schedule": {"name": "one_cycle", "max_learning_rate": 0.1, "warmup_epochs": 0.0}}, True),
@@ -153,6 +155,13 @@ def test_every_default_in_the_schema_is_the_effective_default():
                 assert values[key] == rule["default"], key
 
     check(printed_json("config-schema")["properties"], effective("-c", "-", input="{}"))
+
+
+def test_the_effective_config_shows_integers_however_they_were_written():
+    plugin = '{"epochs": 2.0, "model": {"plugin": "libmine.so", "options": {"width": 6.4e1, "p": 0.5}}}'
+    config = effective("-c", "-", "--set", "seed=1e3", input=plugin)
+    written = json.dumps([config["epochs"], config["seed"], config["model"]["options"]])
+    assert written == '[2, 1000, {"width": 64, "p": 0.5}]'
 
 
 def test_reading_a_config_is_fast(tmp_path):
