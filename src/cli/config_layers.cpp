@@ -208,13 +208,12 @@ void add_positions(const Node& node, const std::string& pointer, Locators& locat
 
 /// Returns whether no problem is in the section, or is an unknown key that seems to belong there.
 bool is_valid(const std::string& section, const Problems& problems) {
+  const auto is_inside = [&](const std::string& pointer) {
+    return (pointer + '/').starts_with('/' + section + '/');
+  };
   return std::ranges::none_of(problems, [&](const strict_json::Problem& problem) {
-    const std::string& text = problem.message;
-    const bool is_hint =
-        text.starts_with("unknown key") && (text.find("in /" + section) != std::string::npos ||
-                                            text.find('"' + section + '"') != std::string::npos);
-    return is_hint || problem.pointer.empty() ||
-           (problem.pointer + '/').starts_with('/' + section + '/');
+    return problem.pointer.empty() || is_inside(problem.pointer) ||
+           std::ranges::any_of(problem.meant, is_inside);
   });
 }
 

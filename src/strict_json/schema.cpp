@@ -161,12 +161,13 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own) const {
       }
     }
     const auto& inside = member.value.members;
-    std::string message = ++count <= kMaxExplanations
-                              ? explain_unknown_key(member.key, pointer_, keys,
-                                                    inside.empty() ? "" : inside.front().key)
-                              : "unknown key \"" + shorten(member.key) + '"';
+    Explanation found = ++count <= kMaxExplanations
+                            ? explain_unknown_key(member.key, pointer_, keys,
+                                                  inside.empty() ? "" : inside.front().key)
+                            : Explanation{"unknown key \"" + shorten(member.key) + '"'};
     context_->problems.push_back({member.value.source, member.key_offset,
-                                  join_pointer(pointer_, member.key), std::move(message)});
+                                  join_pointer(pointer_, member.key), std::move(found.message),
+                                  std::move(found.meant)});
   }
 }
 
@@ -200,33 +201,40 @@ std::optional<std::string> closest_name(std::string_view given,
   return related == names.end() ? std::nullopt : std::optional(*related);
 }
 
-std::string explain_unknown_key(std::string_view key, std::string_view group,
+Explanation explain_unknown_key(std::string_view key, std::string_view group,
                                 const std::vector<KnownKey>& keys, std::string_view inner) {
   const std::string start = "unknown key \"" + shorten(key) + "\"; ";
   const std::string wanted = plain(key).substr(0, kLongestComparedName);
   const std::size_t most_edits = wanted.size() > 4 ? 1 : 0;
-  std::vector<std::string> here;
-  std::string places, similar;
+  std::vector<std::string> here, meant;
+  std::string places;
+  Explanation similar;
   for (const KnownKey& known : keys) {
     const std::string place = known.group.empty() ? "at the top level" : "in " + known.group;
+    const std::string pointer = known.group + '/' + known.name;
     if (known.group == group) {
       // The object is a group that does not exist, such as "train" in train.epochs=3.
-      if (known.name == inner) return fmt::format("{}\"{}\" belongs {}", start, known.name, place);
+      if (known.name == inner) {
+        return {fmt::format("{}\"{}\" belongs {}", start, known.name, place), {pointer}};
+      }
       here.push_back(known.name);
     } else if (known.name == key) {
       const auto is_inner = [&](const KnownKey& other) {
-        return other.name == inner && other.group == known.group + '/' + known.name;
+        return other.name == inner && other.group == pointer;
       };
-      const bool may_contain = inner.empty() || std::ranges::any_of(keys, is_inner);
-      if (may_contain) places += (places.empty() ? "" : " or ") + place;
-    } else if (similar.empty() && edit_distance(wanted, plain(known.name)) <= most_edits) {
-      similar = "did you mean \"" + known.name + "\" " + place + "?";
+      if (!inner.empty() && std::ranges::none_of(keys, is_inner)) continue;
+      places += (places.empty() ? "" : " or ") + place;
+      meant.push_back(pointer);
+    } else if (similar.meant.empty() && edit_distance(wanted, plain(known.name)) <= most_edits) {
+      similar = {start + "did you mean \"" + known.name + "\" " + place + "?", {pointer}};
     }
   }
-  if (!places.empty()) return start + "it belongs " + places;
-  if (const auto meant = closest_name(key, here)) return start + "did you mean \"" + *meant + "\"?";
-  if (!similar.empty()) return start + similar;
-  return start + fmt::format("valid here: {}", fmt::join(here, ", "));
+  if (!places.empty()) return {start + "it belongs " + places, meant};
+  if (const auto name = closest_name(key, here)) {
+    return {start + "did you mean \"" + *name + "\"?", {fmt::format("{}/{}", group, *name)}};
+  }
+  if (!similar.meant.empty()) return similar;
+  return {start + fmt::format("valid here: {}", fmt::join(here, ", "))};
 }
 
 Type<bool> boolean() {

@@ -58,10 +58,16 @@ struct KnownKey {
 std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names);
 
-/// Returns the message for an unknown key: `unknown key "lr"; did you mean "learning_rate"?`, or
-/// the group that the key belongs to, or the keys of `group`. `inner`: the first key in its value,
-/// if that is an object.
-std::string explain_unknown_key(std::string_view key, std::string_view group,
+/// The message for an unknown key, and pointers to the keys that it suggests.
+struct Explanation {
+  std::string message;
+  std::vector<std::string> meant{};
+};
+
+/// Explains an unknown key: `unknown key "lr"; did you mean "learning_rate"?`, or the group that
+/// the key belongs to, or the keys of `group`. `inner`: the first key in its value, if that is an
+/// object.
+Explanation explain_unknown_key(std::string_view key, std::string_view group,
                                 const std::vector<KnownKey>& keys, std::string_view inner = "");
 
 /// State shared by all cursors over one document.

@@ -328,11 +328,32 @@ TEST_CASE("an unknown key gets a suggestion") {
       {"zz", "", R"(unknown key "zz"; valid here: epochs, batch_size, model, launch)"},
       {"", "/launch", R"(unknown key ""; valid here: max_restarts)"},
   }));
-  CHECK(explain_unknown_key(row.key, row.group, keys, row.inner) == row.message);
+  CHECK(explain_unknown_key(row.key, row.group, keys, row.inner).message == row.message);
+}
+
+TEST_CASE("an unknown key is reported with the keys that it may stand for") {
+  using Case = std::pair<const char*, std::vector<std::string>>;
+  const auto [text, meant] = GENERATE(values<Case>({
+      {R"({"cuont":1})", {"/count"}},
+      {R"({"ratio":0.5})", {"/inner/ratio"}},
+      {R"({"ratioo":0.5})", {"/inner/ratio"}},
+      {R"({"inner":{"flag":true}})", {"/flag"}},
+      {R"({"inner":{"siz":1}})", {"/inner/sizes"}},
+      {R"({"outer":{"count":1}})", {"/count"}},
+      {R"({"zzz":1})", {}},
+      {R"({"count":0})", {}},
+  }));
+  CAPTURE(text);
+  Problems problems;
+  const Node node = parsed(text, problems);
+  ReadContext context{problems, outer_schema().keys()};
+  (void)outer_schema().read(JsonCursor(node, "", context));
+  REQUIRE(problems.size() == 1);
+  CHECK(problems.front().meant == meant);
 }
 
 TEST_CASE("a very long key is not compared with others and is shown truncated") {
-  const std::string message = explain_unknown_key(std::string(100000, 'e'), "", {{"", "e"}});
+  const auto message = explain_unknown_key(std::string(100000, 'e'), "", {{"", "e"}}).message;
   CHECK(message == "unknown key \"" + std::string(40, 'e') + "…\"; valid here: e");
 }
 
