@@ -253,11 +253,32 @@ void sync_file(int fd, const fs::path& path, ExitCode code) {
       path.string(), std::strerror(errno));
 }
 
-void make_folder(const fs::path& folder, ExitCode code) {
+void make_folder(const fs::path& folder, ExitCode code, std::vector<fs::path>* made) {
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (!error) return;
-  throw Error(code, folder.string() + ": cannot create the folder: " + error.message());
+  std::vector<fs::path> missing;  // parents first
+  for (fs::path path = folder; !path.empty() && !is_folder(path); path = path.parent_path()) {
+    missing.insert(missing.begin(), path);
+  }
+  for (const fs::path& path : missing) {
+    if (fs::create_directory(path, error) && made != nullptr) made->push_back(path);
+    if (!error) continue;
+    // "File exists" would not say that the path is a file or a dangling link.
+    if (error == std::errc::file_exists) error = make_error_code(std::errc::not_a_directory);
+    throw Error(code, folder.string() + ": cannot create the folder: " + error.message());
+  }
+}
+
+void remove_made(const std::vector<fs::path>& made) {
+  std::error_code ignored;
+  for (auto path = made.rbegin(); path != made.rend(); ++path) fs::remove(*path, ignored);
+}
+
+fs::path first_numbered(const fs::path& path, const std::function<bool(const fs::path&)>& accepts) {
+  fs::path numbered = path;
+  for (int number = 2; !accepts(numbered); ++number) {
+    numbered = path.string() + "-" + std::to_string(number);
+  }
+  return numbered;
 }
 
 void remove_leftovers(const fs::path& folder) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -97,8 +98,18 @@ void sync_file(int fd, const std::filesystem::path& path, ExitCode code);
 /// syncing.
 bool means_no_sync(int error);
 
-/// Creates a folder and its parents. Throws Error(code) naming the folder.
-void make_folder(const std::filesystem::path& folder, ExitCode code);
+/// Creates a folder and its parents, and adds those that did not exist to `made`, parents first.
+/// Throws Error(code) naming the folder.
+void make_folder(const std::filesystem::path& folder, ExitCode code,
+                 std::vector<std::filesystem::path>* made = nullptr);
+
+/// Removes folders that `make_folder` created and that are empty.
+void remove_made(const std::vector<std::filesystem::path>& made);
+
+/// Returns the first of PATH, PATH-2, PATH-3, … that `accepts` returns true for.
+std::filesystem::path first_numbered(
+    const std::filesystem::path& path,
+    const std::function<bool(const std::filesystem::path&)>& accepts);
 
 /// Removes partial files that killed processes left in `folder`. The run folder must be locked, so
 /// that no other process is writing there.

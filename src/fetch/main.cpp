@@ -69,9 +69,10 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
 /// Lets only one process download into a folder, using a lock file that the destructor removes.
 class FolderLock {
  public:
-  /// Creates the folder if it is missing. Waits if another process holds the lock.
-  explicit FolderLock(const fs::path& folder) : path_(folder / ".fetch.lock") {
-    while (!take()) {  // the previous holder has removed the file
+  /// Creates the folder if it is missing, and adds created ones to `made`. Waits if another process
+  /// holds the lock.
+  FolderLock(const fs::path& folder, std::vector<fs::path>& made) : path_(folder / ".fetch.lock") {
+    while (!take(made)) {  // the previous holder has removed the file
     }
   }
   FolderLock(const FolderLock&) = delete;
@@ -80,8 +81,9 @@ class FolderLock {
 
  private:
   /// Returns whether the locked file is still the one at the path, which other processes open.
-  bool take() {
-    make_folder(path_.parent_path(), ExitCode::kConfig);  // a failed holder may have removed it
+  bool take(std::vector<fs::path>& made) {
+    // A failed holder may have removed the folder.
+    make_folder(path_.parent_path(), ExitCode::kConfig, &made);
     file_ = open_private_file(path_, ExitCode::kConfig);
     FileLock lock = take_file_lock(file_.get());
     if (lock == FileLock::kHeld) {
@@ -294,15 +296,9 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
 /// folders that are still empty are then removed.
 std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const fs::path& folder,
                                     const std::vector<std::string>& mirrors) {
-  std::vector<fs::path> made;  // innermost first
-  std::error_code ignored;
-  for (fs::path path = fs::absolute(folder); !fs::exists(path, ignored); path = path.parent_path())
-    made.push_back(path);
-  const auto discard = [&] {
-    for (const fs::path& path : made) ::rmdir(path.c_str());  // fails unless it is empty
-  };
+  std::vector<fs::path> made;
   try {
-    const FolderLock held(folder);
+    const FolderLock held(folder, made);
     refuse_other_dataset(dataset, folder);
     std::vector<fs::path> paths;
     for (const settings::DatasetFile& file : dataset.files) {
@@ -310,12 +306,10 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
       fetch_file(file, paths.back(), mirrors);
     }
     return paths;
-  } catch (const fs::filesystem_error& error) {
-    discard();
+  } catch (const std::exception& error) {
+    remove_made(made);
+    if (dynamic_cast<const fs::filesystem_error*>(&error) == nullptr) throw;
     throw Error(ExitCode::kData, error.what());
-  } catch (const std::exception&) {
-    discard();
-    throw;
   }
 }
 

@@ -39,14 +39,6 @@ std::string run_command(const fs::path& run_folder, const std::string& program,
          shell_word(output.string());
 }
 
-/// Returns a path next to the folder that does not exist yet: "run-2".
-fs::path free_path(const fs::path& folder) {
-  const std::string name = (folder / "").parent_path().string();  // without a trailing slash
-  int number = 2;
-  while (is_there(name + "-" + std::to_string(number))) ++number;
-  return name + "-" + std::to_string(number);
-}
-
 constexpr int kAutomaticCpuProcesses = 2;
 
 [[noreturn]] void refuse_nccl(const std::string& reason, const std::string& remedy) {
@@ -209,8 +201,11 @@ std::string recovery_advice(const fs::path& run_folder, const std::string& progr
   }
   const std::string restart = "  start again with: ";
   if (!saved_steps(folder).empty()) {
+    const fs::path output =
+        first_numbered((run_folder / "").parent_path(),  // without a final slash
+                       [](const fs::path& path) { return !is_there(path); });
     return "  none of its checkpoints can be read\n" + restart +
-           run_command(run_folder, program, free_path(run_folder)) + "\n";
+           run_command(run_folder, program, output) + "\n";
   }
   const bool recurs = is_refused || code == ExitCode::kRunFailed;
   return "  no checkpoint was written\n" +

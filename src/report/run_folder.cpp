@@ -17,40 +17,17 @@ namespace mnist_train::report {
 
 namespace {
 
-/// Creates the folder and any missing parents, and adds the created ones to `made`.
-void make_folder(const fs::path& folder, std::vector<fs::path>& made, std::error_code& error) {
-  if (fs::is_directory(folder, error)) return;
-  error.clear();
-  const fs::path parent = folder.parent_path();
-  if (!parent.empty() && parent != folder) make_folder(parent, made, error);
-  if (!error && fs::create_directory(folder, error)) made.push_back(folder);
-  // "File exists" would not say that the path is a file or a dangling link.
-  if (error == std::errc::file_exists) error = make_error_code(std::errc::not_a_directory);
-}
-
-/// Removes the created folders that are empty.
-void remove_made(const std::vector<fs::path>& made) {
-  std::error_code ignored;
-  for (auto path = made.rbegin(); path != made.rend(); ++path) fs::remove(*path, ignored);
-}
-
 fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) {
-  std::error_code error;
-  make_folder(parent, made, error);
-  if (error) refuse("{}: cannot create the folder for runs: {}", parent.string(), error.message());
+  make_folder(parent, ExitCode::kConfig, &made);
   const time_t now = ::time(nullptr);
   tm local{};
   ::localtime_r(&now, &local);
   const std::string name = fmt::format("{:%Y-%m-%dT%H-%M-%S}", local);
-  for (int attempt = 1; attempt < 1000; ++attempt) {
-    fs::path folder = parent / (attempt == 1 ? name : name + "-" + std::to_string(attempt));
-    if (fs::create_directory(folder, error)) {
-      made.push_back(folder);
-      return folder;
-    }
-    if (error) refuse("{}: cannot create the run folder: {}", folder.string(), error.message());
-  }
-  refuse("{}: too many runs were started in this second", parent.string());
+  return first_numbered(parent / name, [&](const fs::path& folder) {
+    const std::size_t before = made.size();
+    make_folder(folder, ExitCode::kConfig, &made);
+    return made.size() > before;
+  });
 }
 
 [[noreturn]] void refuse_in_use(const fs::path& folder, int lock_fd) {
@@ -202,12 +179,11 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
                              const std::string& launch_id) {
   const auto folder = find_free_folder(config, config_name, resume, after_restart, launch_id);
   RunFolder run;
-  run.path = folder ? *folder : make_dated_folder(fs::absolute("runs") / config_name, run.made);
   try {
-    std::error_code error;
-    make_folder(run.path / files::kLogs, run.made, error);
+    run.path = folder ? *folder : make_dated_folder(fs::absolute("runs") / config_name, run.made);
+    make_folder(run.path, ExitCode::kConfig, &run.made);
+    make_folder(run.path / files::kLogs, ExitCode::kConfig, &run.made);
     const std::string name = run.path.string();
-    if (error) refuse("{}: cannot create the run folder: {}", name, error.message());
     if (::access(name.c_str(), W_OK) != 0) {
       refuse("{}: cannot write into the run folder: {}", name, std::strerror(errno));
     }

@@ -240,6 +240,50 @@ TEST_CASE("a dead process's leftover file is replaced, but a link of that name i
   CHECK(read(result) == "newer");
 }
 
+TEST_CASE("only folders that were created are removed, and only if they are empty") {
+  const TempFolder temp;
+  const fs::path& folder = temp.path();
+  fs::create_directory(folder / "old");
+  for (const char* name : {"old/a/b", "old/a/b/", "old/a/./b"}) {
+    std::vector<fs::path> made;
+    make_folder(folder / name, ExitCode::kConfig, &made);
+    CHECK(is_folder(folder / "old/a/b"));
+    CHECK(fs::equivalent(made.front(), folder / "old/a"));
+    remove_made(made);
+    CHECK(fs::is_empty(folder / "old"));
+  }
+  std::vector<fs::path> made;
+  make_folder(folder / "a/b", ExitCode::kConfig, &made);
+  make_folder(folder / "a/b/c", ExitCode::kConfig);
+  remove_made(made);
+  CHECK(made.size() == 2);
+  CHECK(is_folder(folder / "a/b/c"));
+}
+
+TEST_CASE("a folder cannot be created in place of a file or below it") {
+  const TempFolder temp;
+  const fs::path& folder = temp.path();
+  write_file_atomically(folder / "file", "", ExitCode::kConfig);
+  fs::create_symlink("nowhere", folder / "dangling");
+  for (const char* name : {"file", "file/a/b", "dangling", "dangling/a"}) {
+    CAPTURE(name);
+    std::vector<fs::path> made;
+    CHECK_THAT(error_of([&] { make_folder(folder / name, ExitCode::kData, &made); }),
+               IsError(ExitCode::kData, (folder / name).string() + ": cannot create the folder: ",
+                       "Not a directory"));
+    CHECK(made.empty());
+  }
+}
+
+TEST_CASE("the first number whose name is free is used") {
+  const TempFolder temp;
+  const fs::path& folder = temp.path();
+  const auto is_free = [](const fs::path& path) { return !is_there(path); };
+  CHECK(first_numbered(folder / "run", is_free) == folder / "run");
+  for (const char* name : {"run", "run-2", "run-4"}) fs::create_directory(folder / name);
+  CHECK(first_numbered(folder / "run", is_free) == folder / "run-3");
+}
+
 TEST_CASE("all bytes reach a slow reader, and a closed descriptor is an error") {
   CHECK_FALSE(write_all(-1, "x", 1));
   CHECK(errno == EBADF);
