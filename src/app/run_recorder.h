@@ -37,6 +37,8 @@ class StateSaver {
   /// Restores rank 0's trainer from the newest snapshot, if an earlier attempt left one at least as
   /// new as the newest checkpoint. Also writes a checkpoint that the lost process did not finish.
   std::optional<checkpoint::SnapshotFacts> restore_snapshot();
+  /// Writes that snapshot, if any, as a checkpoint. Throws Error(kCheckpoint).
+  void save_snapshot();
 
   /// Returns the number of steps until `checkpoint.every_steps` requires a checkpoint.
   std::int64_t steps_to_checkpoint() const;

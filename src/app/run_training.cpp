@@ -238,6 +238,10 @@ ExitCode run_training(Worker& worker) {
   RunImages images = load_images(worker, dataset);
   const auto trainer = build_trainer(worker, dataset, images);
   StateSaver saver(worker, dataset, *trainer);
+  if (worker.job.saves_snapshot) {
+    saver.save_snapshot();
+    return ExitCode::kDone;
+  }
   const ResumedRun resumed = resume_run(worker, dataset, *trainer, saver, std::move(initial));
   if (resumed.is_finished) {
     tell_of_earlier_end(worker, *trainer);

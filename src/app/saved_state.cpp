@@ -288,6 +288,16 @@ std::optional<checkpoint::SnapshotFacts> StateSaver::restore_snapshot() {
   return memory_->restore(trainer_, steps.back());
 }
 
+void StateSaver::save_snapshot() {
+  if (!worker_.is_rank0()) return;
+  const auto facts = restore_snapshot();
+  if (facts && !is_there(checkpoints_of(worker_).path_of(trainer_.progress().step))) {
+    note_resumed();
+    save_checkpoint({facts->metrics_bytes, facts->event_bytes});
+  }
+  wait();
+}
+
 std::int64_t StateSaver::steps_to_checkpoint() const {
   const auto& every_steps = worker_.config.checkpoint.every_steps;
   if (!every_steps) return std::numeric_limits<std::int64_t>::max();

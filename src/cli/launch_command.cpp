@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -283,6 +284,23 @@ bool restarts(LaunchState& state, launch::AttemptResult& result) {
   return true;
 }
 
+/// Before the launcher gives up, lets the ranks write their newest snapshot as a checkpoint, unless
+/// training has not gone beyond the newest checkpoint.
+void save_snapshot(LaunchState& state, launch::AttemptResult& result) try {
+  const auto newest_step = [&] {
+    const auto steps = saved_steps(state.folder->path / report::files::kCheckpoints);
+    return steps.empty() ? 0 : steps.back();
+  };
+  const std::int64_t before = newest_step();
+  if (std::max(result.furthest_step, state.restart_policy.furthest_step()) <= before) return;
+  state.job.saves_snapshot = true;
+  (void)attempt(state, /*is_first=*/false);
+  const std::int64_t saved = newest_step();
+  if (saved == before) return;
+  result.failure->victims += fmt::format("saved step {} from memory as a checkpoint\n", saved);
+} catch (const Error&) {  // recovery_advice reports that the folder cannot be read
+}
+
 std::string indented_lines(const std::string& lines) {
   std::istringstream stream(escape_control_bytes(lines));
   std::string text;
@@ -365,6 +383,8 @@ int run_own_launcher(LaunchState state) {
       return result.exit_code;
     }
     if (restarts(state, result)) continue;
+    const bool is_sound = result.failure->restart_may_help && result.stopped_by == 0;
+    if (state.snapshots.valid() && is_sound) save_snapshot(state, result);
     record_failure(state, *result.failure);
     return static_cast<int>(result.failure->code);  // not 143: the run was not saved
   }

@@ -26,8 +26,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder
                                    after_restart, checkpoint, dataset_record, export_format,
                                    export_input, export_path, scale, as_json, images, predicts_test,
                                    log_level, quiet, progress_bar, started_s, attempt_s, restarts,
-                                   has_table_head, program, made_folders, positions, refusal_code,
-                                   refusal)
+                                   saves_snapshot, has_table_head, program, made_folders, positions,
+                                   refusal_code, refusal)
 
 namespace {
 

@@ -62,6 +62,7 @@ struct Job {
   double started_s = 0;       // CLOCK_MONOTONIC when the command was started
   double attempt_s = 0;       // CLOCK_MONOTONIC when this attempt was started
   int restarts = 0;
+  bool saves_snapshot = false;          // train: only writes an earlier attempt's newest snapshot
   bool has_table_head = false;          // an earlier attempt has drawn the head of the epoch table
   std::string program = "mnist-train";  // for commands to copy
   std::vector<std::filesystem::path> made_folders;  // train: created for this run, parents first

@@ -124,6 +124,30 @@ def test_a_checkpoint_interrupted_by_a_kill_is_written_by_the_next_attempt(tmp_p
     assert process.run_folder.digest() == expected.digest()
 
 
+def test_a_run_that_gives_up_saves_its_newest_snapshot_as_a_checkpoint(tmp_path, undisturbed):
+    config = merged(CONFIG, {"launch": {"max_restarts": 1}})
+    with start(tmp_path, config, processes=2) as process:
+        process.wait_for_step(40)
+        send(process.wait_for_ranks(2)[1], signal.SIGKILL)
+        wait_until(lambda: resumed_steps(process) or process.popen.poll() is not None, "the restart")
+        process.wait_for_step(100)
+        pid = process.wait_for_ranks(2)[0]
+        send(pid, signal.SIGKILL)
+        assert process.wait() == 4, process.stderr
+        assert_gone(process, within_s=1)
+    (saved,) = re.findall(r"^    saved step (\d+) from memory as a checkpoint$", process.stderr, re.MULTILINE)
+    assert int(saved) >= resumed_steps(process)[0] > 0
+    (checkpoint,) = process.run_folder.checkpoints()
+    assert checkpoint.name == f"step-{int(saved):08}.safetensors"
+    assert f"mnist-train failed: rank 0 (pid {pid}) was killed by signal 9" in process.stderr
+    assert f"newest checkpoint: {checkpoint}\n" in process.stderr
+    assert process.run_folder.summary()["status"] == "failed"
+    done = train(tmp_path, config, "--resume", "auto", processes=2)
+    assert f"resuming from {checkpoint}: epoch " in done.stderr
+    assert done.digest() == undisturbed.digest()
+    assert [step["step"] for step in done.steps()] == list(range(1, STEPS + 1))
+
+
 def test_without_restarts_no_snapshots_are_kept(tmp_path):
     with start(tmp_path, CONFIG | {"epochs": 1000, "launch": {"max_restarts": 0}}, processes=2) as process:
         process.wait_for_step(5)
