@@ -83,9 +83,6 @@ class DatasetReader {
   explicit DatasetReader(const settings::DataOptions& options, Splits splits = Splits::kBoth,
                          const fs::path& record = {}, const std::atomic<bool>* cancelled = nullptr);
 
-  /// Numbers of training and test samples, after limit_train and limit_test.
-  std::int64_t train_count() const { return train_.count(); }
-  std::int64_t test_count() const { return test_.count(); }
   /// Returns the geometry of all images before augmentation.
   const ImageGeometry& geometry() const { return geometry_; }
   std::int64_t classes() const { return classes_; }
