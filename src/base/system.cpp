@@ -379,23 +379,16 @@ std::string memory_text(double bytes) {
 }
 
 std::string error_limit(int error) {
-  switch (error) {
-    case EAGAIN:
-      return ": a limit on processes and threads (ulimit -u, pids.max of a cgroup) or on address "
-             "space (ulimit -v) is reached; raise it, or lower launch.processes_per_node, "
-             "launch.threads_per_process or data.decode_threads";
-    case EMFILE:
-      return describe_limit(RLIMIT_NOFILE, "open files", "-n");
-    case EFBIG:
-      return describe_limit(RLIMIT_FSIZE, "file sizes", "-f");
-    case ENOMEM:
-      return describe_limit(RLIMIT_AS, "address space", "-v");
-    case ENOSPC:
-    case EDQUOT:
-      return "; free some space there";
-    default:
-      return "";
+  if (error == EAGAIN) {
+    return ": a limit on processes and threads (ulimit -u, pids.max of a cgroup) or on address "
+           "space "
+           "(ulimit -v) is reached; raise it, or lower launch.processes_per_node, "
+           "launch.threads_per_process or data.decode_threads";
   }
+  if (error == EMFILE) return describe_limit(RLIMIT_NOFILE, "open files", "-n");
+  if (error == EFBIG) return describe_limit(RLIMIT_FSIZE, "file sizes", "-f");
+  if (error == ENOMEM) return describe_limit(RLIMIT_AS, "address space", "-v");
+  return error == ENOSPC || error == EDQUOT ? "; free some space there" : "";
 }
 
 std::string error_text(int error) { return std::strerror(error) + error_limit(error); }

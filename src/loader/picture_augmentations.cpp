@@ -162,29 +162,20 @@ at::Tensor equalize_batch(const at::Tensor& images) {
 at::Tensor change_batch(PictureOperation operation, const at::Tensor& images,
                         const at::Tensor& magnitude) {
   const bool is_rgb = images.size(1) == 3;
-  switch (operation) {
-    case kBrightness:
-      return images * magnitude;
-    case kContrast:
-      return blend_batch(images, gray_of_batch(images).mean({1, 2, 3}, /*keepdim=*/true),
-                         magnitude);
-    case kSaturation:
-      return is_rgb ? blend_batch(images, gray_of_batch(images), magnitude) : images;
-    case kHue:
-      return is_rgb ? shift_hues(images, magnitude) : images;
-    case kSharpness:
-      return sharpen_batch(images, magnitude);
-    case kPosterize:
-      return (images / magnitude).floor() * magnitude;
-    case kSolarize:
-      return at::where(images >= magnitude, 255 - images, images);
-    case kAutocontrast:
-      return autocontrast_batch(images);
-    case kEqualize:
-      return equalize_batch(images);
-    default:
-      return images;
+  if (operation == kBrightness) return images * magnitude;
+  if (operation == kContrast) {
+    const at::Tensor mean = gray_of_batch(images).mean({1, 2, 3}, /*keepdim=*/true);
+    return blend_batch(images, mean, magnitude);
   }
+  if (operation == kSaturation && is_rgb) {
+    return blend_batch(images, gray_of_batch(images), magnitude);
+  }
+  if (operation == kHue && is_rgb) return shift_hues(images, magnitude);
+  if (operation == kSharpness) return sharpen_batch(images, magnitude);
+  if (operation == kPosterize) return (images / magnitude).floor() * magnitude;
+  if (operation == kSolarize) return at::where(images >= magnitude, 255 - images, images);
+  if (operation == kAutocontrast) return autocontrast_batch(images);
+  return operation == kEqualize ? equalize_batch(images) : images;
 }
 
 /// Changes each image by the operation and magnitude in columns 0 and 1 of `drawn`; operations that

@@ -181,33 +181,19 @@ Table equalize_table(const std::uint8_t* plane, std::int64_t count) {
 }  // namespace
 
 AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size) {
+  using enum PictureOperation;
   const auto height = static_cast<double>(size.height);
   const auto width = static_cast<double>(size.width);
   const double by = change.magnitude;
+  const double cosine = std::cos(by * std::numbers::pi / 180);
+  const double sine = std::sin(by * std::numbers::pi / 180);
   std::array<double, 6> map{1, 0, 0, 0, 1, 0};
-  switch (change.operation) {
-    case PictureOperation::kShearX:  // the corner stays fixed
-      map[1] = by;
-      map[2] = by * height / 2;
-      break;
-    case PictureOperation::kShearY:
-      map[3] = by;
-      map[5] = by * width / 2;
-      break;
-    case PictureOperation::kTranslateX:
-      map[2] = -by;
-      break;
-    case PictureOperation::kTranslateY:
-      map[5] = -by;
-      break;
-    case PictureOperation::kRotate: {
-      const double angle = by * std::numbers::pi / 180;
-      map = {std::cos(angle), -std::sin(angle), 0, std::sin(angle), std::cos(angle), 0};
-      break;
-    }
-    default:
-      break;
-  }
+  // A shear keeps the corner fixed.
+  if (change.operation == kShearX) map = {1, by, by * height / 2, 0, 1, 0};
+  if (change.operation == kShearY) map = {1, 0, 0, by, 1, by * width / 2};
+  if (change.operation == kTranslateX) map = {1, 0, -by, 0, 1, 0};
+  if (change.operation == kTranslateY) map = {1, 0, 0, 0, 1, -by};
+  if (change.operation == kRotate) map = {cosine, -sine, 0, sine, cosine, 0};
   AffineMap halves;
   for (std::size_t i = 0; i < map.size(); ++i) {
     halves[i] = static_cast<float>(map[i]) / static_cast<float>(0.5 * (i < 3 ? width : height));
@@ -218,7 +204,9 @@ AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size
 void change_picture(PictureOperation operation, float magnitude, const Planes& image,
                     std::uint8_t* out) {
   const std::int64_t values = image.channels * image.pixels();
-  const auto by_table = [&](const Table& table) { map_levels(table, image.values, values, out); };
+  const auto by_level = [&](const auto& value) {
+    map_levels(table_of(value), image.values, values, out);
+  };
   const auto plane_by_plane = [&](const auto& make_table) {
     for (std::int64_t begin = 0; begin < values; begin += image.pixels()) {
       const std::uint8_t* plane = image.values + begin;
@@ -227,29 +215,24 @@ void change_picture(PictureOperation operation, float magnitude, const Planes& i
   };
   const bool is_rgb = image.channels == 3;
   using enum PictureOperation;
-  if (operation == kBrightness) {
-    by_table(table_of([=](float level) { return level * magnitude; }));
-  } else if (operation == kContrast) {
+  if (operation == kBrightness) return by_level([=](float level) { return level * magnitude; });
+  if (operation == kContrast) {
     const Blend blend(magnitude);
     const float mean = mean_of(image);
-    by_table(table_of([&](float level) { return static_cast<float>(blend(level, mean)); }));
-  } else if (operation == kSaturation && is_rgb) {
-    saturate(magnitude, image, out);
-  } else if (operation == kHue && is_rgb) {
-    shift_hue(magnitude, image, out);
-  } else if (operation == kSharpness) {
-    sharpen(magnitude, image, out);
-  } else if (operation == kPosterize) {
-    by_table(table_of([=](float level) { return std::floor(level / magnitude) * magnitude; }));
-  } else if (operation == kSolarize) {
-    by_table(table_of([=](float level) { return level >= magnitude ? 255 - level : level; }));
-  } else if (operation == kAutocontrast) {
-    plane_by_plane(autocontrast_table);
-  } else if (operation == kEqualize) {
-    plane_by_plane(equalize_table);
-  } else if (out != image.values) {
-    std::memcpy(out, image.values, static_cast<std::size_t>(values));
+    return by_level([&](float level) { return static_cast<float>(blend(level, mean)); });
   }
+  if (operation == kSaturation && is_rgb) return saturate(magnitude, image, out);
+  if (operation == kHue && is_rgb) return shift_hue(magnitude, image, out);
+  if (operation == kSharpness) return sharpen(magnitude, image, out);
+  if (operation == kPosterize) {
+    return by_level([=](float level) { return std::floor(level / magnitude) * magnitude; });
+  }
+  if (operation == kSolarize) {
+    return by_level([=](float level) { return level >= magnitude ? 255 - level : level; });
+  }
+  if (operation == kAutocontrast) return plane_by_plane(autocontrast_table);
+  if (operation == kEqualize) return plane_by_plane(equalize_table);
+  if (out != image.values) std::memcpy(out, image.values, static_cast<std::size_t>(values));
 }
 
 void map_picture(const AffineMap& map, const Planes& image, std::uint8_t* out) {

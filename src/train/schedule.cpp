@@ -106,20 +106,14 @@ double Schedule::one_cycle(std::int64_t step) const {
 }
 
 double Schedule::factor(std::int64_t step) const {
+  using enum settings::ScheduleName;
   const double progress =
       std::min(1.0, static_cast<double>(step) / static_cast<double>(scheduled_steps_));
-  switch (options_.name) {
-    case settings::ScheduleName::kStep: {
-      const std::int64_t reductions = step / (options_.step_epochs * steps_per_epoch_);
-      return std::pow(options_.gamma, static_cast<double>(reductions));
-    }
-    case settings::ScheduleName::kLinear:
-      return 1 + (options_.final_factor - 1) * progress;
-    case settings::ScheduleName::kCosine:
-      return anneal(1, options_.final_factor, progress);
-    default:
-      return 1;
-  }
+  if (options_.name == kLinear) return 1 + (options_.final_factor - 1) * progress;
+  if (options_.name == kCosine) return anneal(1, options_.final_factor, progress);
+  if (options_.name != kStep) return 1;
+  const std::int64_t reductions = step / (options_.step_epochs * steps_per_epoch_);
+  return std::pow(options_.gamma, static_cast<double>(reductions));
 }
 
 }  // namespace mnist_train::train
