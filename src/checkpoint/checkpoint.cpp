@@ -1,8 +1,6 @@
 #include "checkpoint/checkpoint.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/isnan.h>
 #include <c10/util/StringUtil.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -27,12 +25,6 @@ constexpr std::string_view kModelPrefix = "model.";
 constexpr std::string_view kEmaPrefix = "ema.";
 constexpr int kVersion = 2;
 constexpr std::int64_t kMaxChannels = 3;
-
-/// Appends the tensors with one kind of difference to the text, one per line.
-void list_tensors(std::string& text, const char* kind, const NamedValues<std::string>& tensors) {
-  for (const auto& [name, detail] : tensors)
-    text += fmt::format("\n  {}: {}{}", kind, name, detail);
-}
 
 Json state_of(const TensorFile& file, const std::string& source) {
   const std::string* text = file.find_metadata(kCheckpointState);
@@ -185,26 +177,21 @@ NamedTensors state_dict(const models::Model& model) {
 }
 
 std::string differences(const NamedTensors& expected, const NamedTensors& found) {
-  NamedValues<std::string> missing;
-  NamedValues<std::string> resized;
-  NamedValues<std::string> unexpected;
+  std::string missing, resized, unexpected;
   for (const auto& [name, tensor] : expected) {
     const at::Tensor* other = find_named(found, name);
     if (other == nullptr) {
-      missing.emplace_back(name, c10::str(" ", tensor.sizes()));
+      missing += c10::str("\n  missing: ", name, " ", tensor.sizes());
     } else if (other->sizes() != tensor.sizes()) {
-      resized.emplace_back(name, c10::str(" is ", other->sizes(), ", expected ", tensor.sizes()));
+      resized += c10::str("\n  size mismatch: ", name, " is ", other->sizes(), ", expected ",
+                          tensor.sizes());
     }
   }
   for (const auto& [name, tensor] : found) {
     if (find_named(expected, name) != nullptr) continue;
-    unexpected.emplace_back(name, c10::str(" ", tensor.sizes()));
+    unexpected += c10::str("\n  unexpected: ", name, " ", tensor.sizes());
   }
-  std::string text;
-  list_tensors(text, "missing", missing);
-  list_tensors(text, "size mismatch", resized);
-  list_tensors(text, "unexpected", unexpected);
-  return text;
+  return missing + resized + unexpected;
 }
 
 void copy_tensors(const NamedTensors& targets, const NamedTensors& values) {
@@ -222,10 +209,10 @@ void require_finite(const models::Model& model, const std::string& source) {
   };
   const at::NoGradGuard no_grad;
   for (const auto& item : model.named_parameters()) {
-    check(item.key(), at::isfinite(item.value()).logical_not());
+    check(item.key(), item.value().isfinite().logical_not());
   }
   // Some networks use infinite values in buffers as masks.
-  for (const auto& item : model.named_buffers()) check(item.key(), at::isnan(item.value()));
+  for (const auto& item : model.named_buffers()) check(item.key(), item.value().isnan());
 }
 
 StateTensors state_tensors(const train::Trainer& trainer) {
