@@ -1,4 +1,3 @@
-#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <caffe2/serialize/inline_container.h>
@@ -109,27 +108,27 @@ class LegacyFile {
   explicit LegacyFile(const std::filesystem::path& path)
       : file_(MappedFile::open(path, ExitCode::kCheckpoint)) {
     constexpr int kPicklesBefore = 3;
-    std::string_view rest(reinterpret_cast<const char*>(file_.bytes().data()),
-                          file_.bytes().size());
-    for (int i = 0; i < kPicklesBefore; ++i) rest.remove_prefix(pickle_extent(rest).size);
+    std::string_view rest = text_of(file_.bytes());
+    const auto take = [&rest](std::size_t size) {
+      const std::string_view taken = rest.substr(0, size);
+      rest.remove_prefix(size);
+      return taken;
+    };
+    for (int i = 0; i < kPicklesBefore; ++i) take(pickle_extent(rest).size);
     const PickleExtent content = pickle_extent(rest);
-    pickle_ = rest.substr(0, content.size);
-    rest.remove_prefix(content.size);
-    rest.remove_prefix(pickle_extent(rest).size);
+    pickle_ = take(content.size);
+    take(pickle_extent(rest).size);
     for (const auto& [key, storage] : content.storages) {
       std::int64_t elements = 0;
       require(rest.size() >= sizeof elements, "the file is truncated");
-      std::memcpy(&elements, rest.data(), sizeof elements);
+      std::memcpy(&elements, take(sizeof elements).data(), sizeof elements);
       require(elements == storage.elements, "storage " + key + " does not have the stated size");
-      rest.remove_prefix(sizeof elements);
       const ElementType* type =
           find_element_type(&ElementType::storage, std::string_view(storage.type));
       require(type != nullptr, "storages of the type " + storage.type + " cannot be read");
       const std::size_t bytes = c10::elementSize(type->type);
       require(static_cast<std::uint64_t>(elements) <= rest.size() / bytes, "the file is truncated");
-      const std::size_t size = static_cast<std::size_t>(elements) * bytes;
-      storages_.emplace(key, rest.substr(0, size));
-      rest.remove_prefix(size);
+      storages_.emplace(key, take(static_cast<std::size_t>(elements) * bytes));
     }
   }
 
@@ -161,7 +160,7 @@ at::Tensor read_tensor(const at::Tensor& bytes, const PickledTensor& pickled) {
           "storage " + pickled.storage + " is smaller than its tensor");
   const at::Tensor storage = at::from_blob(bytes.data_ptr(), {static_cast<std::int64_t>(available)},
                                            at::TensorOptions(pickled.type));
-  return at::as_strided(storage, pickled.sizes, pickled.strides, pickled.offset)
+  return storage.as_strided(pickled.sizes, pickled.strides, pickled.offset)
       .clone(at::MemoryFormat::Contiguous);
 }
 
@@ -192,7 +191,7 @@ std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t>
   constexpr std::size_t kLocator64Bytes = 20;
   constexpr std::size_t kEntryBytes = 46;
   constexpr std::size_t kMaxEndBytes = 22 + 65535;  // of the record that ends an archive
-  const std::string_view archive(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string_view archive = text_of(bytes);
   const std::size_t first = archive.size() - std::min(archive.size(), kMaxEndBytes);
   std::size_t end = archive.substr(first).rfind("PK\x05\x06");
   require(end != std::string_view::npos,

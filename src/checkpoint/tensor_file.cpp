@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -62,7 +60,7 @@ std::string_view find_header(std::span<const std::uint8_t> file) {
   require(!is_legacy_torch_file(file), "is a torch.save file, not a checkpoint");
   const auto header = safetensors_header(file);
   if (header && header->starts_with('{')) return *header;
-  const std::string_view content(reinterpret_cast<const char*>(file.data()), file.size());
+  const std::string_view content = text_of(file);
   std::string name = content.empty() ? "an empty file" : is_text(content) ? "a text file" : "";
   if (const auto kind = binary_kind(content)) name = kind->name;
   require(name != "a safetensors file", "is damaged: its header cannot be read");
