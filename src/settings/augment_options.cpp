@@ -29,16 +29,17 @@ Type<Variant> holding(const Type<T>& inner) {
       [](const Variant& value) { return std::get<T>(value); });
 }
 
-template <class Variant>
-bool holds_number(const Variant& value) {
-  return std::holds_alternative<double>(value);
+/// Returns the type of a variant that contains a number in the range or, shown as `form`, `full`.
+template <class Variant, class Full>
+Type<Variant> number_or(const NumberRange& range, const Type<Full>& full, const std::string& form) {
+  return brief_or_full(holding<Variant>(number(range)), holding<Variant>(full), form,
+                       [](const Variant& value) { return std::holds_alternative<double>(value); });
 }
 
 /// Returns the type of a number, or of a list of numbers in the same range.
 Type<PerChannel> per_channel(const NumberRange& range) {
-  return brief_or_full(holding<PerChannel>(number(range)),
-                       holding<PerChannel>(list_of(number(range), "one number per channel", 1)),
-                       "a list with one number per channel", holds_number<PerChannel>);
+  return number_or<PerChannel>(range, list_of(number(range), "one number per channel", 1),
+                               "a list with one number per channel");
 }
 
 /// Returns the type of `Fill`.
@@ -80,9 +81,7 @@ Type<Interval> interval(const NumberRange& range) {
 /// Returns the type of a distance of up to `max` from the centre, or of an interval within [min,
 /// max].
 Type<JitterRange> jitter_range(double min, double max) {
-  return brief_or_full(holding<JitterRange>(number({0, max})),
-                       holding<JitterRange>(interval({min, max})), "[min, max]",
-                       holds_number<JitterRange>);
+  return number_or<JitterRange>({0, max}, interval({min, max}), "[min, max]");
 }
 
 Schema<NormalizeOptions> normalize_schema() {

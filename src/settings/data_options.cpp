@@ -312,11 +312,8 @@ void add_preparation_rules(Schema<DataOptions>& schema) {
 
 /// Sets either a format or a named data set, never both.
 void choose_dataset(DataOptions& options, const JsonCursor& cursor) {
-  if (cursor.gives("format")) {
-    options.dataset.reset();
-  } else if (!options.dataset) {
-    options.dataset = DataOptions{}.dataset;
-  }
+  if (cursor.gives("format")) return options.dataset.reset();
+  if (!options.dataset) options.dataset = DataOptions{}.dataset;
 }
 
 /// Image folders, lists and LMDBs contain their labels.

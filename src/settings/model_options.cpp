@@ -71,13 +71,12 @@ Type<std::string> module_name() {
 /// not written, to keep layer lists readable.
 template <class Kind>
 LayerRow row(const std::string& name, const Schema<Kind>& keys, const Kind& kind = {}) {
-  Schema<Layer> schema{Layer{"", kind}};
+  Schema<Layer> schema(Layer{"", kind}, /*omits_defaults=*/true);
   schema.add_name(name);
   ADD_KEY(schema, as, module_name(), "The module's name; without it, its index in the list.");
   schema.write_only_if([](const Layer& layer) { return !layer.as.empty(); });
   schema.include(
       [](auto& layer) -> auto& { return std::get<Kind>(layer.kind); }, keys);
-  schema.omit_defaults();
   return {name, std::move(schema),
           [](const Layer& layer) { return std::holds_alternative<Kind>(layer.kind); },
           /*may_be_bare=*/!keys.requires_keys()};

@@ -334,7 +334,9 @@ class Schema {
   using Check = std::function<void(Owner&, const JsonCursor&)>;
 
   Schema() = default;
-  explicit Schema(Owner defaults) : defaults_(std::move(defaults)) {}
+  /// `omits_defaults`: optional keys that have their default value are not written.
+  explicit Schema(Owner defaults, bool omits_defaults = false)
+      : defaults_(std::move(defaults)), omits_defaults_(omits_defaults) {}
 
   const Owner& defaults() const { return defaults_; }
 
@@ -380,9 +382,6 @@ class Schema {
       return condition(owner) ? write(owner) : std::nullopt;
     };
   }
-
-  /// Omits keys that have their default value when an object is written, unless they are required.
-  void omit_defaults() { omits_defaults_ = true; }
 
   /// Adds the keys, rules and checks of a part of the owner to this group. `member` is a pointer to
   /// the part or a function that returns it.
