@@ -148,7 +148,8 @@ void Communicator::all_gather(const at::Tensor& mine, at::Tensor& all) const {
 
 double Communicator::sum_over_ranks(double number) const {
   if (alone()) return number;
-  at::Tensor sum = at::full({1}, number, at::TensorOptions(at::kDouble).device(reducing_device()));
+  const at::Device device = reduces_on_device() ? at::kCUDA : at::kCPU;
+  at::Tensor sum = at::full({1}, number, at::TensorOptions(at::kDouble).device(device));
   all_reduce_sum(sum);
   return accelerator::to_host(sum).item<double>();
 }

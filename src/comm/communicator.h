@@ -128,7 +128,6 @@ class Communicator {
 
  private:
   std::string next_key(const char* what, int rank);
-  at::Device reducing_device() const { return reduces_on_device() ? at::kCUDA : at::kCPU; }
 
   int rank_ = 0;
   int world_size_ = 1;

@@ -162,13 +162,6 @@ std::string key_of(const char* done, int rank) {
   return std::string(done) + "/" + std::to_string(rank);
 }
 
-/// Returns the keys of the ranks from `first` on.
-std::vector<std::string> keys_of(const char* done, int first, int world_size) {
-  std::vector<std::string> keys;
-  for (int rank = first; rank < world_size; ++rank) keys.push_back(key_of(done, rank));
-  return keys;
-}
-
 /// Returns whether all keys are set before the deadline.
 bool are_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline& deadline) {
   while (true) {
@@ -184,7 +177,9 @@ bool are_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline&
 /// Waits until the other ranks have read rank 0's verdict, because the store may end with rank 0.
 void wait_for_readers(c10d::Store& store, int world_size, Deadline& deadline) {
   Deadline extended(std::max(deadline.left_s(), kAnswer_s));
-  (void)are_set(store, keys_of(kRead, 1, world_size), extended);
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < world_size; ++rank) keys.push_back(key_of(kRead, rank));
+  (void)are_set(store, keys, extended);
 }
 
 struct Refusal {

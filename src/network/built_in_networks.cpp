@@ -313,12 +313,8 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
 }
 
 InitDefaults init_defaults(const settings::ModelOptions& options) {
-  InitDefaults defaults;
-  if (!options.is_own() && options.name == ModelName::kResNet18) {
-    defaults.normal_std = 0.01;
-    defaults.normal_draws_biases = false;
-  }
-  return defaults;
+  if (options.is_own() || options.name != ModelName::kResNet18) return {};
+  return {.normal_std = 0.01, .normal_draws_biases = false};
 }
 
 }  // namespace mnist_train::network
