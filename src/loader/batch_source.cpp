@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <spdlog/spdlog.h>
@@ -278,9 +277,9 @@ at::Tensor BatchSource::normalize(const at::Tensor& bytes) {
     const at::Tensor tables = at::arange(bytes.size(1), options).mul_(256);
     indices.add_(tables.view({-1, 1, 1}));
   }
-  const at::Tensor in_memory_order = at::as_strided(indices, {indices.numel()}, {1});
+  const at::Tensor in_memory_order = indices.as_strided({indices.numel()}, {1});
   const at::Tensor values = tables_.view(-1).index_select(0, in_memory_order);
-  return at::as_strided(values, indices.sizes(), indices.strides());
+  return values.as_strided(indices.sizes(), indices.strides());
 }
 
 BatchSource::BatchSource(data::ImageSet images, const settings::NormalizeOptions& normalize,

@@ -4,10 +4,7 @@
 #include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/floor_divide.h>
 #include <ATen/ops/grid_sampler.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/minimum.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
@@ -122,7 +119,7 @@ at::Tensor shift_hues(const at::Tensor& images, const at::Tensor& shift) {
   const at::Tensor rise = range / at::where(is_gray, one, value) * value;
   const at::Tensor offset = at::arange(5, 0, -2, images.options()).view({1, 3, 1, 1});
   const at::Tensor k = (sixths + offset).remainder(6);
-  return (value - rise * at::minimum(k, 4 - k).clamp(0, 1)) * 255.999;
+  return (value - rise * k.minimum(4 - k).clamp(0, 1)) * 255.999;
 }
 
 at::Tensor sharpen_batch(const at::Tensor& images, const at::Tensor& factor) {
@@ -151,10 +148,10 @@ at::Tensor equalize_batch(const at::Tensor& images) {
   const at::Tensor histogram = at::zeros({images.size(0), images.size(1), 256}, levels.options())
                                    .scatter_add_(2, levels, at::ones_like(levels));
   const at::Tensor last = (levels == levels.amax({2}, true)).sum(2, /*keepdim=*/true);
-  const at::Tensor step = at::floor_divide(levels.size(2) - last, 255);
+  const at::Tensor step = (levels.size(2) - last).floor_divide(255);
   const at::Tensor below = histogram.cumsum(2) - histogram;
   const at::Tensor table =
-      at::floor_divide(below + at::floor_divide(step, 2), step.clamp_min(1)).clamp_max(255);
+      (below + step.floor_divide(2)).floor_divide(step.clamp_min(1)).clamp_max(255);
   const at::Tensor equalized = at::where(step == 0, levels, table.gather(2, levels));
   return equalized.view(images.sizes()).to(at::kFloat);
 }
@@ -223,8 +220,7 @@ at::Tensor resized_by_tensors(const at::Tensor& images, const at::Tensor& window
       line_weights(windows.select(1, 0), windows.select(1, 2), images.size(2), size.height);
   const at::Tensor columns =
       line_weights(windows.select(1, 1), windows.select(1, 3), images.size(3), size.width);
-  return as_type_of(images,
-                    at::matmul(at::matmul(rows, images.to(at::kFloat)), columns.transpose(2, 3)));
+  return as_type_of(images, rows.matmul(images.to(at::kFloat)).matmul(columns.transpose(2, 3)));
 }
 
 at::Tensor jittered_by_tensors(const at::Tensor& images, const at::Tensor& drawn) {

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/strides.h>
@@ -228,7 +227,7 @@ void FlatParameters::refresh_bf16_copy() const {
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat, const Layout& layout) {
-  return at::as_strided(flat, layout.sizes, layout.strides, flat.storage_offset() + layout.offset);
+  return flat.as_strided(layout.sizes, layout.strides, flat.storage_offset() + layout.offset);
 }
 
 }  // namespace mnist_train::train

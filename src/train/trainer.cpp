@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "base/print.h"
