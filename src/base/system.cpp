@@ -109,8 +109,7 @@ std::optional<double> quota(const Cgroup& group) {
   double time_us = 0;
   double period_us = 0;
   stream >> time_us >> period_us;
-  if (time_us <= 0 || period_us <= 0) return std::nullopt;
-  return time_us / period_us;
+  return time_us > 0 && period_us > 0 ? std::optional(time_us / period_us) : std::nullopt;
 }
 
 const char* limit_file(const Cgroup& group) {
@@ -215,8 +214,7 @@ std::optional<std::string> first_line(const fs::path& path) {
 
 std::optional<char> process_state(pid_t pid) {
   const std::string status = process_status(pid);
-  if (status.empty()) return std::nullopt;
-  return status.front();
+  return status.empty() ? std::nullopt : std::optional(status.front());
 }
 
 bool process_is_ending(pid_t pid) {
@@ -242,15 +240,13 @@ std::optional<std::string> value_of(const fs::path& path, const std::string& key
 std::optional<double> number_in(const std::optional<std::string>& text) {
   std::istringstream stream(text.value_or(""));
   double number = 0;
-  if (!(stream >> number)) return std::nullopt;
-  return number;
+  return stream >> number ? std::optional(number) : std::nullopt;
 }
 
 std::optional<double> free_space(const fs::path& folder) {
   std::error_code error;
   const auto space = fs::space(folder, error);
-  if (error) return std::nullopt;
-  return static_cast<double>(space.available);
+  return error ? std::nullopt : std::optional(static_cast<double>(space.available));
 }
 
 std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::string& name) {

@@ -27,6 +27,15 @@ namespace {
 constexpr std::array kPhaseNames{"starting", "rendezvous", "loading data", "loading weights",
                                  "training", "evaluation", "saving",       "finished"};
 
+constexpr std::array kWaitNames{"nothing",
+                                "all-reduce",
+                                "broadcast",
+                                "exchange of text",
+                                "exchange of samples",
+                                "gradient averaging",
+                                "backward and gradient averaging",
+                                "its GPU"};
+
 std::size_t board_bytes(int ranks) { return static_cast<std::size_t>(ranks) * sizeof(RankStatus); }
 
 bool has_failed(const RankEnd& end) { return !end.succeeded && !end.killed_by_launcher; }
@@ -93,17 +102,7 @@ RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& st
 
 static_assert(std::atomic<double>::is_always_lock_free);
 
-const char* wait_name(Wait wait) {
-  static constexpr std::array kNames{"nothing",
-                                     "all-reduce",
-                                     "broadcast",
-                                     "exchange of text",
-                                     "exchange of samples",
-                                     "gradient averaging",
-                                     "backward and gradient averaging",
-                                     "its GPU"};
-  return enum_name(kNames, wait, "an unknown operation");
-}
+const char* wait_name(Wait wait) { return enum_name(kWaitNames, wait, "an unknown operation"); }
 
 StatusBoard::StatusBoard(UniqueFd fd, int ranks, bool is_new) : fd_(std::move(fd)) {
   memory_ = map_shared(fd_.get(), board_bytes(ranks), PROT_READ | PROT_WRITE, "the status board");
@@ -139,18 +138,16 @@ void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t st
 
 std::string describe(const RankStatus& status) {
   const Phase phase = status.phase;
-  const std::string epoch = std::to_string(status.epoch.load());
-  switch (phase) {
-    case Phase::kTraining:
-      return "step " + std::to_string(status.step.load()) + " (epoch " + epoch + ")";
-    case Phase::kEvaluation:
-      return (status.epoch.load() == 0 ? "evaluation" : "the evaluation of epoch " + epoch) +
-             (status.batch.load() == 0 ? "" : ", batch " + std::to_string(status.batch.load()));
-    case Phase::kSaving:
-      return "saving after step " + std::to_string(status.step.load());
-    default:
-      return enum_name(kPhaseNames, phase, "an unknown phase");
+  const std::int64_t epoch = status.epoch;
+  const std::int64_t step = status.step;
+  const std::int64_t batch = status.batch;
+  if (phase == Phase::kTraining) return fmt::format("step {} (epoch {})", step, epoch);
+  if (phase == Phase::kEvaluation) {
+    return (epoch == 0 ? "evaluation" : fmt::format("the evaluation of epoch {}", epoch)) +
+           (batch == 0 ? "" : fmt::format(", batch {}", batch));
   }
+  if (phase == Phase::kSaving) return fmt::format("saving after step {}", step);
+  return enum_name(kPhaseNames, phase, "an unknown phase");
 }
 
 WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status), own_(wait) {
