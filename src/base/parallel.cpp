@@ -138,9 +138,7 @@ class Helpers {
   bool share(SharedWork& work, std::uint32_t wanted) {
     const std::unique_lock lock(in_use_, std::try_to_lock);
     if (!lock) return false;
-    for (; threads_ < wanted; ++threads_) {
-      start_thread([this] { help(); }).detach();
-    }
+    for (; threads_ < wanted; ++threads_) start_thread([this] { help(); }).detach();
     work_ = &work;
     crew_.store(wanted * kPlace, std::memory_order_release);
     rounds_.fetch_add(1);

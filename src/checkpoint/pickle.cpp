@@ -19,8 +19,6 @@ constexpr std::size_t kMaxTupleItems = 64;
 constexpr std::size_t kMaxDimensions = 16;
 constexpr std::size_t kMaxNameBytes = 1000;
 constexpr std::size_t kMaxTensors = 1 << 17;
-/// Keys under which training scripts save the state_dict.
-constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model"};
 
 /// Python expression for the content of the file.
 constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_only=False)";
@@ -449,10 +447,8 @@ const PickleNode& find_state_dict(const Value& root) {
         "torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)");
   }
   if (is_module(root)) refuse_module(kLoaded);
-  if (dict == nullptr || dict->items.empty()) {
-    fail_pickle("expected a non-empty dict of tensors");
-  }
-  for (const char* key : kStateDictKeys) {
+  if (dict == nullptr || dict->items.empty()) fail_pickle("expected a non-empty dict of tensors");
+  for (const char* key : {"model_state_dict", "state_dict", "model"}) {  // of training scripts
     const Value value = item(*dict, key);
     if (is_module(value)) refuse_module(std::string(kLoaded) + "[\"" + key + "\"]");
     const PickleNode* inner = node_of(value, kObject);

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -35,10 +36,8 @@ using NamedTensors = NamedValues<at::Tensor>;
 /// Returns the value with this name, or null.
 template <class Value>
 const Value* find_named(const NamedValues<Value>& values, std::string_view name) {
-  for (const auto& [key, value] : values) {
-    if (key == name) return &value;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(values, name, &NamedValues<Value>::value_type::first);
+  return found == values.end() ? nullptr : &found->second;
 }
 
 /// An element type of tensors, with its names in safetensors files and in PyTorch's pickles.
@@ -64,10 +63,8 @@ inline constexpr std::array kElementTypes{
 /// Returns the element type whose `member` is `value`, or null.
 template <class Member, class Value>
 const ElementType* find_element_type(Member ElementType::*member, const Value& value) {
-  for (const ElementType& row : kElementTypes) {
-    if (row.*member == value) return &row;
-  }
-  return nullptr;
+  const auto row = std::ranges::find(kElementTypes, value, member);
+  return row == kElementTypes.end() ? nullptr : &*row;
 }
 
 /// The content of a safetensors file (https://github.com/huggingface/safetensors).

@@ -24,8 +24,7 @@ namespace mnist_train::comm {
 
 namespace {
 
-/// Creates the memory and allocates all pages now: a failed page allocation later would kill the
-/// process. Returns an errno, or 0.
+/// Creates the memory with all its pages, because later failures kill. Returns an errno, or 0.
 int make_segment(std::size_t bytes, UniqueFd& fd) {
   fd = UniqueFd(::memfd_create("mnist-train-ranks", MFD_CLOEXEC));
   if (!fd.valid()) return errno;
@@ -101,8 +100,7 @@ class SharedSegment {
     require_success(communicator, error);  // rank 0 keeps the file open until all have mapped it
   }
 
-  /// Allocates the next piece, of `cache_aligned(bytes)` bytes. All ranks must allocate pieces of
-  /// the same sizes in the same order.
+  /// Allocates the next piece, of `cache_aligned(bytes)` bytes, the same on all ranks.
   std::uint8_t* take(std::size_t bytes) {
     std::uint8_t* piece = memory_.get() + taken_;
     taken_ += cache_aligned(bytes);
@@ -193,9 +191,7 @@ class SharedMemoryAverager : public GradientAverager {
     std::size_t bytes = 0;
     for (const at::Tensor& tensor : state) bytes += cache_aligned(tensor.nbytes());
     SharedSegment segment(communicator_, bytes);
-    for (const at::Tensor& tensor : state) {
-      segment.move_here(tensor, /*with_contents=*/rank() == 0);
-    }
+    for (const at::Tensor& tensor : state) segment.move_here(tensor, /*with_contents=*/rank() == 0);
     barrier();
   }
 

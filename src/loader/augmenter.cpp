@@ -276,9 +276,7 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
   const std::int64_t own = batch.size() - others.size();
   at::Tensor drawn = selection.positions.defined() ? drawn_.index_select(0, selection.positions)
                                                    : drawn_.narrow(0, selection.range.begin, own);
-  if (others.size() > 0) {
-    drawn = at::cat({drawn, drawn_.narrow(0, others.begin, others.size())});
-  }
+  if (others.size() > 0) drawn = at::cat({drawn, drawn_.narrow(0, others.begin, others.size())});
   const std::int64_t count = own - samples_beyond();
   std::int64_t column = 0;
   for (const Augmentation& entry : entries_) {

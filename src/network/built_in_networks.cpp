@@ -42,14 +42,9 @@ Layer average_pool(std::string as = "") {
 Layer dropout(double p) { return {"", settings::DropoutLayer{p}}; }
 Layer flatten() { return {"", settings::FlattenLayer{}}; }
 
-/// A convolution with ReLU and 2x2 max-pooling.
-struct ConvolutionBlock {
-  std::int64_t channels;
-  std::int64_t kernel;
-};
-
-/// Convolution blocks, then linear layers with `activation` between them.
-LayerList feed_forward(const std::vector<ConvolutionBlock>& blocks,
+/// Convolutions (`blocks`: channels and kernel sizes), each with ReLU and 2x2 max-pooling, then
+/// linear layers with `activation` between them.
+LayerList feed_forward(const std::vector<std::pair<std::int64_t, std::int64_t>>& blocks,
                        const std::vector<std::int64_t>& hidden,
                        Activation activation = Activation::kRelu) {
   LayerList layers;

@@ -221,8 +221,7 @@ void add_machine(Schema<TrainOptions>& schema) {
           "Device of the processes; auto: GPUs if there are any.");
   ADD_KEY(schema, backend, kNever, one_of<BackendName>({"auto", "nccl", "gloo"}),
           "Communication library; auto: NCCL on GPUs, Gloo on CPUs.");
-  const auto precision = one_of<PrecisionName>({"auto", "fp32", "bf16"});
-  ADD_KEY(schema, precision, precision,
+  ADD_KEY(schema, precision, one_of<PrecisionName>({"auto", "fp32", "bf16"}),
           "Compute type of layers during training; master weights and optimizer state are "
           "fp32. auto: bf16 if the CPU or GPU supports it natively, but fp32 for TorchScript on "
           "CPUs.");
