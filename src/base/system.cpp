@@ -377,8 +377,7 @@ std::string memory_text(double bytes) {
 std::string error_limit(int error) {
   if (error == EAGAIN) {
     return ": a limit on processes and threads (ulimit -u, pids.max of a cgroup) or on address "
-           "space "
-           "(ulimit -v) is reached; raise it, or lower launch.processes_per_node, "
+           "space (ulimit -v) is reached; raise it, or lower launch.processes_per_node, "
            "launch.threads_per_process or data.decode_threads";
   }
   if (error == EMFILE) return describe_limit(RLIMIT_NOFILE, "open files", "-n");

@@ -24,7 +24,8 @@ namespace mnist_train::comm {
 
 namespace {
 
-/// Creates the memory with all its pages, because later failures kill. Returns an errno, or 0.
+/// Creates the memory and allocates all pages now: a failed page allocation later would kill the
+/// process. Returns an errno, or 0.
 int make_segment(std::size_t bytes, UniqueFd& fd) {
   fd = UniqueFd(::memfd_create("mnist-train-ranks", MFD_CLOEXEC));
   if (!fd.valid()) return errno;
@@ -100,7 +101,8 @@ class SharedSegment {
     require_success(communicator, error);  // rank 0 keeps the file open until all have mapped it
   }
 
-  /// Allocates the next piece, of `cache_aligned(bytes)` bytes, the same on all ranks.
+  /// Allocates the next piece, of `cache_aligned(bytes)` bytes. All ranks must allocate pieces of
+  /// the same sizes in the same order.
   std::uint8_t* take(std::size_t bytes) {
     std::uint8_t* piece = memory_.get() + taken_;
     taken_ += cache_aligned(bytes);
