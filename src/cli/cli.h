@@ -4,7 +4,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -57,17 +56,6 @@ bool prints_json(const CommandLine& line);
 /// Parses the arguments after the program's name and expands paths that begin with ~/. Throws
 /// Error(kConfig) with one line about the mistake and one that refers to --help.
 CommandLine parse_command_line(std::vector<std::string> arguments);
-
-/// One command. The parser and its help are generated from these rows.
-struct CommandEntry {
-  const char* name;
-  Command command;
-  const char* purpose;                                      // one line, without a full stop
-  void (*add_flags)(CLI::App& command, CommandLine& line);  // flags, arguments and examples
-};
-
-/// Returns all commands, in the order of the help.
-std::span<const CommandEntry> command_table();
 
 /// Returns a parser for all commands, which fills `line`.
 std::unique_ptr<CLI::App> make_parser(CommandLine& line);
