@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/cpu.h"
@@ -26,10 +26,6 @@ namespace mnist_train::doctor {
 namespace fs = std::filesystem;
 
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-// The machine.
 
 /// Returns the result of `check`, or a problem with this topic and remedy if it throws an Error.
 template <class Check>
@@ -71,11 +67,6 @@ Finding check_loopback() {
   });
 }
 
-fs::path nearest_existing(fs::path folder) {
-  while (!is_folder(folder) && folder.has_relative_path()) folder = folder.parent_path();
-  return folder;
-}
-
 /// Creates an unnamed temporary file in the folder. Sets errno on failure.
 UniqueFd scratch_file(const fs::path& folder) {
   std::string name = (folder / ".mnist-train-doctor-XXXXXX").string();
@@ -83,8 +74,6 @@ UniqueFd scratch_file(const fs::path& folder) {
   if (file.valid()) ::unlink(name.c_str());
   return file;
 }
-
-// Runs.
 
 const char* name_of(Verdict verdict) {
   static constexpr std::array kNames{"ok", "note", "warning", "problem"};
@@ -124,7 +113,7 @@ constexpr double kSlow = 50e6;      // bytes per second
 
 /// Rank 0's output, or the reason why there is none.
 struct Diagnosis {
-  Json result;
+  OrderedJson result;
   std::string failure{};
 };
 
@@ -154,7 +143,8 @@ Diagnosis run_workers(const settings::RunConfig& config, int processes) {
         std::string("mnist-train doctor: stopped by SIG") + ::sigabbrev_np(result.stopped_by));
   }
   if (result.failure) return {nullptr, result.failure->cause};
-  Json json = Json::parse(content_of(output.get()), nullptr, /*allow_exceptions=*/false);
+  OrderedJson json =
+      OrderedJson::parse(content_of(output.get()), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return {nullptr, "the workers ended without a result"};
   return {std::move(json)};
 }
@@ -182,7 +172,7 @@ Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* 
   }
   Finding finding{"all-reduce"};
   std::vector<std::string> texts;
-  for (const Json& measured : diagnosis.result.at("all_reduce")) {
+  for (const OrderedJson& measured : diagnosis.result.at("all_reduce")) {
     const auto speed = measured.at("bytes_per_second").get<double>();
     texts.push_back(fmt::format("{}: {:.2f} ms, {}/s", measured.at("name").get<std::string>(),
                                 measured.at("latency_s").get<double>() * 1e3, memory_text(speed)));
@@ -194,7 +184,7 @@ Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* 
   return finding;
 }
 
-Finding check_libtorch(const Json& facts) {
+Finding check_libtorch(const OrderedJson& facts) {
   const auto version = facts.at("torch").get<std::string>();
   Finding finding = good("LibTorch", fmt::format("{} in {}, kernels for {}", version,
                                                  facts.at("torch_folder").get<std::string>(),
@@ -211,7 +201,7 @@ Finding check_cuda(const Diagnosis& diagnosis) {
             "set device to \"cpu\" to train without GPUs; scripts/setup --cuda installs LibTorch's "
             "CUDA parts"};
   }
-  const Json& facts = diagnosis.result.at("cuda");
+  const OrderedJson& facts = diagnosis.result.at("cuda");
   return good("CUDA", fmt::format("runtime {}, NCCL {}; all GPUs work",
                                   facts.at("runtime").get<std::string>(),
                                   facts.at("nccl").get<std::string>()));
@@ -233,11 +223,127 @@ Findings check_workers(const settings::RunConfig& config, const Driver& driver) 
   return findings;
 }
 
+/// The driver's C functions. Each returns 0 on success.
+class DriverLibrary : public SharedLibrary {
+ public:
+  DriverLibrary() : SharedLibrary("libcuda.so.1") {}
+
+  /// Returns the function's result, or -1 if the library does not have the function.
+  template <typename... Arguments>
+  int call(const char* name, Arguments... arguments) const {
+    const auto function = find<int(Arguments...)>(name);
+    return function == nullptr ? -1 : function(arguments...);
+  }
+
+  std::string error_text(int code) const {
+    const char* text = nullptr;
+    call("cuGetErrorString", code, &text);
+    return text == nullptr ? "error " + std::to_string(code) : text;
+  }
+};
+
+/// Returns the driver's version from NVML, even in sandboxes that hide /sys; empty without NVML.
+std::string version_by_nvml() {
+  const SharedLibrary library("libnvidia-ml.so.1");
+  const auto init = library.find<int()>("nvmlInit_v2");
+  const auto version = library.find<int(char*, unsigned)>("nvmlSystemGetDriverVersion");
+  std::array<char, 80> text{};
+  if (init == nullptr || version == nullptr || init() != 0) return "";
+  return version(text.data(), text.size()) == 0 ? text.data() : "";
+}
+
+int gpus_on_bus() {
+  int count = 0;
+  std::error_code error;
+  for (const auto& device : fs::directory_iterator("/sys/bus/pci/devices", error)) {
+    const std::string type = first_line(device.path() / "class").value_or("");
+    if (first_line(device.path() / "vendor") == "0x10de" && type.starts_with("0x03")) ++count;
+  }
+  return count;
+}
+
+Gpu read_gpu(const DriverLibrary& library, int device) {
+  constexpr int kComputeMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+  constexpr int kComputeMinor = 76;
+  Gpu gpu;
+  std::array<char, 256> name{};
+  library.call("cuDeviceGetName", name.data(), static_cast<int>(name.size()), device);
+  gpu.name = name.data();
+  library.call("cuDeviceTotalMem_v2", &gpu.memory_bytes, device);
+  library.call("cuDeviceGetAttribute", &gpu.compute_major, kComputeMajor, device);
+  library.call("cuDeviceGetAttribute", &gpu.compute_minor, kComputeMinor, device);
+  return gpu;
+}
+
+void read_devices(const DriverLibrary& library, Driver& driver) {
+  int count = 0;
+  if (const int code = library.call("cuDeviceGetCount", &count); code != 0) {
+    driver.error = library.error_text(code);
+    return;
+  }
+  for (int index = 0; index < count; ++index) {
+    int device = 0;
+    library.call("cuDeviceGet", &device, index);
+    driver.gpus.push_back(read_gpu(library, device));
+  }
+}
+
+/// Explains why the driver reports no GPU.
+Finding explain_no_gpu(const Driver& driver) {
+  const auto finding = [](Verdict verdict, const std::string& text, const char* remedy) {
+    return Finding{"GPU", verdict, text + "; runs use the CPUs", remedy};
+  };
+  const auto hidden = environment_variable("CUDA_VISIBLE_DEVICES");
+  if (!driver.error.empty() && (driver.gpus_on_bus > 0 || !driver.kernel_version.empty())) {
+    return finding(Verdict::kWarning, "the NVIDIA driver does not work: " + driver.error,
+                   "see dmesg and nvidia-smi; after a driver update, reboot");
+  }
+  if (driver.library && driver.error.empty() && hidden) {
+    return finding(Verdict::kNote, "CUDA_VISIBLE_DEVICES=\"" + *hidden + "\" hides all GPUs", "");
+  }
+  if (!driver.kernel_version.empty() && !driver.library) {
+    return finding(Verdict::kWarning,
+                   "driver " + driver.kernel_version + " is loaded, but libcuda.so.1 is not found",
+                   "in a container: start it with --gpus all (NVIDIA Container Toolkit); elsewhere "
+                   "install the driver's user-space package (libcuda1)");
+  }
+  if (driver.gpus_on_bus > 0 && driver.kernel_version.empty()) {
+    return finding(Verdict::kWarning,
+                   std::to_string(driver.gpus_on_bus) + " on the PCI bus, but no NVIDIA driver",
+                   "install NVIDIA's driver (580 or newer for CUDA 13) and reboot");
+  }
+  return finding(Verdict::kNote, "none", "");
+}
+
+Finding check_driver(const Driver& driver, const BuildInfo& build) {
+  constexpr int kVersionStep = 1000;
+  Finding finding{"driver"};
+  finding.text = fmt::format(
+      "NVIDIA {}, for CUDA up to {}.{}",
+      driver.kernel_version.empty() ? "driver of unknown version" : driver.kernel_version,
+      driver.cuda_version / kVersionStep, driver.cuda_version % kVersionStep / 10);
+  if (*build.cuda == '\0') {
+    return finding.with(Verdict::kProblem,
+                        "; this build has no CUDA module, but a run would need it",
+                        "scripts/setup --cuda builds it; until then set device to \"cpu\"");
+  }
+  finding.text += fmt::format("; this build needs {}", build.cuda);
+  // Within a major version, an older driver works with newer libraries.
+  int needed = 0;
+  std::from_chars(build.cuda, build.cuda + std::strlen(build.cuda), needed);  // "13.0"
+  if (driver.cuda_version / kVersionStep >= needed) return finding;
+  return finding.with(Verdict::kProblem, "",
+                      fmt::format("install a driver for CUDA {} (580 or newer for CUDA 13), or set "
+                                  "device to \"cpu\"",
+                                  needed));
+}
+
 }  // namespace
 
 Finding check_run_folder(const settings::RunConfig& config) {
   const fs::path output = config.output.value_or(fs::current_path() / "runs");
-  const fs::path folder = nearest_existing(output);
+  fs::path folder = output;  // the nearest folder that exists
+  while (!is_folder(folder) && folder.has_relative_path()) folder = folder.parent_path();
   const double free = free_space(folder).value_or(0);
   Finding finding =
       good("run folder", fmt::format("{}: {} free", output.string(), memory_text(free)));
@@ -250,6 +356,56 @@ Finding check_run_folder(const settings::RunConfig& config) {
   return finding.with(free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
                       "a checkpoint needs up to 90 MB (resnet18 with momentum) and four are kept: "
                       "free some space, or lower checkpoint.keep");
+}
+
+Driver examine_driver() {
+  Driver driver;
+  driver.kernel_version = first_line("/sys/module/nvidia/version").value_or("");
+  driver.gpus_on_bus = gpus_on_bus();
+  const DriverLibrary library;
+  driver.library = library.loaded();
+  if (!driver.library) return driver;
+  library.call("cuDriverGetVersion", &driver.cuda_version);
+  if (const int code = library.call("cuInit", 0U); code != 0) {
+    driver.error = library.error_text(code);
+    return driver;
+  }
+  if (driver.kernel_version.empty()) driver.kernel_version = version_by_nvml();
+  read_devices(library, driver);
+  return driver;
+}
+
+Findings check_gpus(const Driver& driver, const BuildInfo& build) {
+  if (driver.gpus.empty()) return {explain_no_gpu(driver)};
+  Findings findings;
+  for (std::size_t index = 0; index < driver.gpus.size(); ++index) {
+    const Gpu& gpu = driver.gpus[index];
+    const std::string memory = memory_text(static_cast<double>(gpu.memory_bytes));
+    findings.push_back(
+        good(fmt::format("GPU {}", index), fmt::format("{}, {}, compute {}.{}", gpu.name, memory,
+                                                       gpu.compute_major, gpu.compute_minor)));
+  }
+  findings.push_back(check_driver(driver, build));
+  return findings;
+}
+
+Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes) {
+  constexpr double kEnough_bytes = 256e6;
+  Finding finding{"shared memory", Verdict::kGood, "there is no /dev/shm"};
+  if (free_bytes) finding.text = memory_text(*free_bytes) + " free in /dev/shm";
+  if (driver.gpus.size() < 2) {
+    return finding.with(Verdict::kGood, ", used only with several GPUs", "");
+  }
+  if (free_bytes.value_or(0) >= kEnough_bytes) return finding;
+  return finding.with(
+      Verdict::kWarning, free_bytes ? ", too little for NCCL" : ", which NCCL uses",
+      "docker run --shm-size=1g, mount -o remount,size=1g /dev/shm, or NCCL_SHM_DISABLE=1");
+}
+
+Finding check_nccl(const Driver& driver, const BuildInfo& build) {
+  if (*build.nccl == '\0') return {"NCCL", Verdict::kNote, "not in this build"};
+  return good("NCCL",
+              std::string(build.nccl) + (driver.gpus.empty() ? ", not used without a GPU" : ""));
 }
 
 Findings examine(const settings::RunConfig& config) {
@@ -289,10 +445,10 @@ std::string to_text(const Findings& findings, bool colours) {
 }
 
 std::string to_json(const Findings& findings) {
-  nlohmann::ordered_json json = {{"host", host_name()},
-                                 {"problems", count(findings, Verdict::kProblem)},
-                                 {"warnings", count(findings, Verdict::kWarning)},
-                                 {"findings", nlohmann::ordered_json::array()}};
+  OrderedJson json = {{"host", host_name()},
+                      {"problems", count(findings, Verdict::kProblem)},
+                      {"warnings", count(findings, Verdict::kWarning)},
+                      {"findings", OrderedJson::array()}};
   for (const Finding& finding : findings) {
     json["findings"].push_back({{"topic", finding.topic},
                                 {"verdict", name_of(finding.verdict)},
