@@ -283,9 +283,6 @@ Sources open_sources(const settings::DataOptions& options, bool with_test,
 
 enum class SplitName { kTrain, kTest };
 
-/// Returns the key of `data` that names a split.
-const char* key_of(SplitName split);
-
 /// Throws Error(kData) if a split's location does not exist, with the command that creates such
 /// data if there is one.
 void require_there(const settings::DataLocation& location, SplitName split,
@@ -301,9 +298,6 @@ void refuse_other_kind(const fs::path& path);
 /// such a name. Throws Error(kData) listing all these locations, or if `root` is not a folder.
 fs::path find_named_dataset(const settings::NamedDataset& dataset,
                             const std::optional<fs::path>& root);
-
-/// Returns the command that downloads a data set into a folder that find_named_dataset searches.
-std::string fetch_command(const settings::NamedDataset& dataset);
 
 /// Finds the images file and the labels file of a split. The location names both files; or only the
 /// images file, in which case the labels file has the same name with "labels" instead of "images"
