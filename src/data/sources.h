@@ -311,7 +311,7 @@ settings::DataLocation find_idx_files(settings::DataLocation location, SplitName
 /// test_batch.bin in a folder, or one file by name. Throws Error(kData) if one is missing.
 std::vector<fs::path> find_cifar_files(const settings::DataLocation& location, SplitName split);
 
-// One function per data.format, each in its own file.
+// One function per data.format.
 
 /// The payload of one IDX file (http://yann.lecun.com/exdb/mnist), raw or gzip-compressed.
 struct IdxFile {
