@@ -1,13 +1,19 @@
 #include "app/commands.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <dlfcn.h>
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <span>
 
+#include "accelerator/device.h"
 #include "base/parallel.h"
 #include "base/print.h"
 #include "checkpoint/checkpoint.h"
@@ -33,11 +39,8 @@ std::string class_of(const torch::nn::Module& module) {
   return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
 }
 
-// Images and model.
-
-/// Returns the names of the classes that the job's checkpoint was trained on, by number: those of
-/// the named data set, the checkpoint or the run's dataset.json; empty if there are none. Warns if
-/// they are unknown.
+/// Returns the names of the classes that the job's checkpoint was trained on, by number: from the
+/// named data set, checkpoint or dataset.json; empty if there are none. Warns if unknown.
 std::vector<std::string> class_names_of(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   if (!options.format) return settings::named_dataset(*options.dataset).class_names;
@@ -72,20 +75,17 @@ std::unique_ptr<loader::BatchSource> batches_of(Worker& worker, data::ImageSet s
       worker.device(), at::kFloat, make_augmenter(worker, like, /*exchanges=*/false));
 }
 
-// Exports.
-
 /// Returns how pictures are converted to the network's input. Classes without names are numbered.
 interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& images) {
   const settings::DataOptions& options = worker.config.data;
-  const settings::Background background = options.background;
   std::vector<std::string> names = class_names_of(worker);
   for (std::size_t i = names.size(); i < static_cast<std::size_t>(images.classes); ++i) {
     names.push_back(std::to_string(i));
   }
   return {{images.height, images.width},
           options.fit,
-          background,
-          settings::list_for_images(options.augment, images.channels, background),
+          options.background,
+          settings::list_for_images(options.augment, images.channels, options.background),
           settings::effective_normalize(options, images.channels),
           std::move(names)};
 }
@@ -113,15 +113,12 @@ void export_network(Worker& worker) {
   write_file_atomically(worker.job.export_path, content, ExitCode::kCheckpoint);
 }
 
-// Predictions.
-
 /// Files that were read as images.
 struct Images {
   std::vector<std::string> files;
   std::vector<std::uint8_t> pixels;  // [n,C,H,W] u8
 };
 
-/// Files for the messages at the end.
 struct Remarks {
   std::vector<std::string> inverted;  // files
   std::vector<std::string> problems;  // one line per file that is not an image
@@ -203,7 +200,6 @@ void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t coun
       shell_word((inverted.front().starts_with("-") ? "./" : "") + inverted.front()));
 }
 
-/// Classifies the test set of a run with this config.
 void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet& like,
                       const std::vector<std::string>& class_names) {
   settings::DataOptions options = worker.config.data;
@@ -227,6 +223,70 @@ void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet
     }
     print_predictions(worker, model, *source, range, files, class_names);
   }
+}
+
+[[noreturn]] void fail(const std::string& message) { throw Error(ExitCode::kRunFailed, message); }
+
+/// Returns the median time of `work`. Collective.
+double seconds_of(Worker& worker, int repetitions, const std::function<void()>& work) {
+  constexpr int kWarmUps = 2;
+  std::vector<double> seconds;
+  for (int i = -kWarmUps; i < repetitions; ++i) {
+    launch::update(worker.status(), launch::Phase::kTraining, 1, i + kWarmUps);
+    const double begin_s = monotonic_seconds();
+    work();
+    accelerator::synchronize(worker.device());
+    if (i >= 0) seconds.push_back(monotonic_seconds() - begin_s);
+  }
+  std::ranges::sort(seconds);
+  return seconds[seconds.size() / 2];
+}
+
+/// Measures latency and bandwidth of all-reduces over Gloo or NCCL. Collective.
+OrderedJson measure_all_reduce(Worker& worker) {
+  constexpr std::int64_t kElements = 4 << 20;  // fp32: 16 MiB
+  const auto measure = [&](std::int64_t elements, int repetitions) {
+    at::Tensor sum = at::ones({elements}, at::TensorOptions(at::kFloat).device(worker.device()));
+    worker.communicator.all_reduce_sum(sum);
+    const auto first = accelerator::to_host(sum.narrow(0, 0, 1)).item<float>();
+    if (first != static_cast<float>(worker.identity.world_size)) {
+      fail("all-reduce computes a wrong sum");
+    }
+    sum.zero_();
+    return seconds_of(worker, repetitions, [&] { worker.communicator.all_reduce_sum(sum); });
+  };
+  const double latency_s = measure(1, 100);
+  const double seconds = measure(kElements, 9);
+  const auto bytes = static_cast<double>(kElements) * sizeof(float);
+  return {{"name", worker.placement.backend},
+          {"latency_s", latency_s},
+          {"bytes_per_second", bytes / seconds}};
+}
+
+/// Detects a build of LibTorch without kernels for this GPU.
+void require_kernels(const Worker& worker) {
+  constexpr std::int64_t kSide = 64;
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor ones =
+        at::ones({kSide, kSide}, at::TensorOptions(type).device(worker.device()));
+    if (accelerator::to_host(at::matmul(ones, ones).sum()).item<float>() != kSide * kSide * kSide) {
+      fail(worker.placement.device_name() + " computes wrong results");
+    }
+  }
+}
+
+std::string torch_folder() {
+  Dl_info info{};
+  const auto address = reinterpret_cast<const void*>(&at::get_cpu_capability);
+  if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return "";
+  return std::filesystem::weakly_canonical(info.dli_fname).parent_path().parent_path().string();
+}
+
+OrderedJson cuda_facts() {
+  const accelerator::CudaModule& module = accelerator::cuda_module();
+  const int runtime = module.runtime_version();
+  return {{"runtime", fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10)},
+          {"nccl", module.nccl_version()}};
 }
 
 }  // namespace
@@ -280,14 +340,11 @@ void run_description(Worker& worker) {
     const bool is_root = item.key().empty();
     const std::int64_t parameters = parameters_of(module, /*with_children=*/false);
     if (is_root && parameters == 0) continue;
-    const bool is_container = parameters == 0 && !module.children().empty();
-    report::ModuleRow& row = table.rows.emplace_back(
-        report::ModuleRow{item.key(),
-                          is_root ? "(outside its modules)" : class_of(module),
-                          {},
-                          parameters,
-                          std::nullopt,
-                          is_container});
+    report::ModuleRow& row = table.rows.emplace_back();
+    row.name = item.key();
+    row.layer = is_root ? "(outside its modules)" : class_of(module);
+    row.parameters = parameters;
+    row.is_container = parameters == 0 && !module.children().empty();
     for (const std::string& name : module.named_parameters(/*recurse=*/false).keys()) {
       const auto found = std::ranges::find(names, is_root ? name : item.key() + "." + name);
       const auto& own = by_parameter[static_cast<std::size_t>(found - names.begin())];
@@ -326,6 +383,18 @@ void run_predictions(Worker& worker) {
   data::fail_data(fmt::format("{} of {} files cannot be read as images:\n  {}",
                               remarks.problems.size(), files.size(),
                               fmt::join(remarks.problems, "\n  ")));
+}
+
+void run_diagnosis(Worker& worker) {
+  launch::update(worker.status(), launch::Phase::kTraining, 1, 0);
+  require_kernels(worker);
+  OrderedJson result = {{"torch", TORCH_VERSION},
+                        {"torch_folder", torch_folder()},
+                        {"cpu_capability", at::get_cpu_capability()},
+                        {"all_reduce", OrderedJson::array()}};
+  if (worker.placement.cuda) result["cuda"] = cuda_facts();
+  if (!worker.communicator.alone()) result["all_reduce"].push_back(measure_all_reduce(worker));
+  if (worker.is_rank0()) print_result(result);
 }
 
 }  // namespace mnist_train::app
