@@ -381,7 +381,8 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   result.accuracies.push_back(evaluations.test.accuracy);
   const data::ImageSet& test = dataset_.test;
   result.test_image = [&test](std::int64_t id) {
-    return report::image_of(test.image(id).data(), test.channels, test.height, test.width);
+    const std::int64_t shown_channels = test.channels == 3 ? 3 : 1;
+    return imaging::from_planes(test.image(id).data(), shown_channels, test.height, test.width);
   };
   result.predictions = predictions(evaluations.test, result.test_image);
   if (worker_.config.report.predictions.batches > 0) {

@@ -356,11 +356,6 @@ std::unique_ptr<Sink> record_files(const fs::path& run_folder, const fs::path& a
   return std::make_unique<RecordFiles>(run_folder, accuracies_file, keep_metrics_bytes);
 }
 
-imaging::Image image_of(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
-                        std::int64_t width) {
-  return imaging::from_planes(planes, channels == 3 ? 3 : 1, height, width);
-}
-
 std::string png_uri(const imaging::Image& image) {
   return "data:image/png;base64," + base64(imaging::encode_png(image));
 }

@@ -131,11 +131,6 @@ inline constexpr std::size_t kMaxMistakes = 240;
 /// each kind, and so on.
 std::vector<Mistake> choose_mistakes(std::vector<Mistake> all, std::size_t most = kMaxMistakes);
 
-/// Converts planar uint8 [channels, height, width] to an image. Unless there are three channels,
-/// only the first is used.
-imaging::Image image_of(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
-                        std::int64_t width);
-
 /// Returns the image as a PNG, "data:image/png;base64,…".
 std::string png_uri(const imaging::Image& image);
 

@@ -119,7 +119,7 @@ std::vector<std::uint8_t> from_base64(std::string_view text) {
 TEST_CASE("a small image is its own thumbnail; others are reduced to a JPEG") {
   const auto thumbnail = [](std::int64_t height, std::int64_t width) {
     const std::vector<std::uint8_t> planes(static_cast<std::size_t>(3 * height * width), 77);
-    return thumbnail_uri(image_of(planes.data(), 3, height, width));
+    return thumbnail_uri(imaging::from_planes(planes.data(), 3, height, width));
   };
   CHECK(thumbnail(64, 28).starts_with(kPrefix));
   const std::string uri = thumbnail(300, 1200);

@@ -181,7 +181,7 @@ EpochResult with_mistakes(std::vector<Mistake> mistakes,
 
 imaging::Image gray_pixel(std::int64_t id) {
   const auto value = static_cast<std::uint8_t>(id);
-  return image_of(&value, 1, 1, 1);
+  return imaging::from_planes(&value, 1, 1, 1);
 }
 
 TEST_CASE("an epoch's mistakes replace earlier ones, and each image is encoded once") {
@@ -216,7 +216,9 @@ TEST_CASE("images of mistakes are limited to two megabytes, but the number of li
   std::ranges::generate(noise, [random = std::minstd_rand()]() mutable {
     return static_cast<std::uint8_t>(random());
   });
-  const auto image = [&noise](std::int64_t) { return image_of(noise.data(), 3, 64, 64); };
+  const auto image = [&noise](std::int64_t) {
+    return imaging::from_planes(noise.data(), 3, 64, 64);
+  };
   run.begun()->epoch(with_mistakes(mistakes, image));
   const std::vector<Json> rows = run.lines("mistakes.jsonl");
   REQUIRE(rows.size() == 240);
