@@ -42,9 +42,7 @@ std::string learning_charts(const RunFiles& run) {
   if (shows_balanced_accuracy(run)) {
     add(accuracies, "test, balanced", kBalanced, &Epoch::test_balanced_accuracy);
   }
-  if (shows_top5_accuracy(run)) {
-    add(accuracies, "test, top 5", kTop5, &Epoch::test_top5_accuracy);
-  }
+  if (shows_top5_accuracy(run)) add(accuracies, "test, top 5", kTop5, &Epoch::test_top5_accuracy);
   const ChartSeries rate = series_of(run.steps, "learning rate", kRate, &StepRecord::learning_rate);
   std::string figures =
       line_chart(
@@ -93,8 +91,7 @@ struct Baseline {
     label = largest - counts.samples.begin();
     is_shared = std::ranges::count(counts.samples, *largest) > 1;
     accuracy = fraction_of(*largest, counts.all());
-    const auto absent = std::ranges::count(counts.samples, 0);
-    balanced_accuracy = fraction_of(1, counts.classes() - absent);
+    balanced_accuracy = fraction_of(1, counts.classes() - std::ranges::count(counts.samples, 0));
   }
 
   std::int64_t label = 0;
@@ -134,9 +131,11 @@ std::string never_predicted_text(const RunFiles& run, const std::vector<std::int
   const bool has_class_weights = !value_in(run.config, "class_weights").is_null();
   const std::string advice =
       escape_html(advice_on_never_predicted(are_unequal(run.counts.samples), has_class_weights));
+  const std::string names = named_classes(
+      missed, [&run](std::int64_t label) { return "<b>" + escaped_class(run, label) + "</b>"; });
   return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",
                      missed.size(), with_thousands(run.counts.classes()),
-                     missed.size() == 1 ? "is" : "are", bold_classes(run, missed), advice);
+                     missed.size() == 1 ? "is" : "are", names, advice);
 }
 
 /// Returns a summary in a few sentences, for readers who read nothing else.

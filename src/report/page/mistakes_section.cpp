@@ -119,9 +119,8 @@ std::string class_table(const RunFiles& run) {
     const auto has_images = [&](auto label) { return size_in(label, split.first) > 0; };
     return std::ranges::none_of(std::views::iota(0L, counts.classes()), has_images);
   });
-  const bool has_names = !run.class_names.empty();
   Table table{"Accuracy, precision and F1 per class",
-              has_names ? "numbers classes named" : "numbers classes",
+              run.class_names.empty() ? "numbers classes" : "numbers classes named",
               {"class"}};
   for (const auto& [split, title] : splits) table.heads.emplace_back(title);
   for (const char* head :
@@ -259,11 +258,6 @@ bool shows_top5_accuracy(const RunFiles& run) {
 std::string escaped_class(const RunFiles& run, std::int64_t label) {
   return escape_html(label < 0 ? std::to_string(label)
                                : name_or_number(run.class_names, static_cast<std::size_t>(label)));
-}
-
-std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& labels) {
-  return named_classes(
-      labels, [&run](std::int64_t label) { return "<b>" + escaped_class(run, label) + "</b>"; });
 }
 
 std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t most) {

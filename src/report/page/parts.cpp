@@ -285,10 +285,8 @@ std::string section(const std::string& id, const std::string& heading, const std
   return fmt::format("<section id=\"{}\"><h2>{}</h2>{}</section>\n", id, heading, content);
 }
 
-std::string figure(const std::string& caption, const std::string& content,
-                   const std::string& css_class) {
-  return fmt::format("<figure{}><figcaption>{}</figcaption>{}</figure>\n",
-                     css_class.empty() ? "" : " class=\"" + css_class + "\"", caption, content);
+std::string figure(const std::string& caption, const std::string& content) {
+  return fmt::format("<figure><figcaption>{}</figcaption>{}</figure>\n", caption, content);
 }
 
 std::string paragraph(const std::string& css_class, const std::string& text) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <numeric>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -99,8 +98,7 @@ std::string date_and_time(double seconds);
 std::string section(const std::string& id, const std::string& heading, const std::string& content);
 
 /// Returns a figure with a caption.
-std::string figure(const std::string& caption, const std::string& content,
-                   const std::string& css_class = "");
+std::string figure(const std::string& caption, const std::string& content);
 
 /// Returns a paragraph with the class "lead" or "soft".
 std::string paragraph(const std::string& css_class, const std::string& text);
@@ -220,9 +218,6 @@ bool shows_top5_accuracy(const RunFiles& run);
 
 /// Returns the name of a class as HTML, or its number if it has none.
 std::string escaped_class(const RunFiles& run, std::int64_t label);
-
-/// Returns class names in bold, as HTML: all, or the first ten and the number of remaining ones.
-std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& labels);
 
 /// Returns the main hyperparameters as a sentence; "" if there is no config.
 std::string settings_sentence(const RunFiles& run);
