@@ -16,7 +16,7 @@
 namespace mnist_train::app {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 namespace {
 
@@ -88,11 +88,7 @@ class Draft {
     choose_images();
     choose_augmentations();
     choose_classes();
-    if (weights_) {
-      fine_tune();
-    } else {
-      choose_network();
-    }
+    weights_ ? fine_tune() : choose_network();
     choose_length();
     Json config = std::move(recipe_);
     config["data"] = std::move(data_);
@@ -144,7 +140,7 @@ class Draft {
   /// Chooses a size that suits the pictures and the network.
   void choose_size(bool keeps_shape) {
     const auto [step, least, most] = weights_ ? std::tuple(32, 96, 128) : std::tuple(16, 16, 64);
-    const std::int64_t own = survey_.shorter_side();
+    const std::int64_t own = std::min(survey_.height, survey_.width);
     const bool is_small = !weights_ && survey_.same_size && own <= most;
     const std::int64_t side =
         is_small ? own : std::clamp<std::int64_t>(own / step * step, least, most);
@@ -365,9 +361,7 @@ ProposedConfig propose_config(const PictureFolder& pictures,
 void run_init(Worker& worker) {
   if (!worker.is_rank0()) return;
   std::optional<InitialWeights> weights;
-  if (!worker.job.checkpoint.empty()) {
-    weights = published_weights(worker.job.checkpoint);
-  }
+  if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);
   worker.enter(launch::Phase::kLoadingData);
   fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"

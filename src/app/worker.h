@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/system.h"

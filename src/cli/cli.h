@@ -2,12 +2,10 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/print.h"
 #include "launch/job.h"
 #include "network/network.h"
 #include "settings/run_config.h"

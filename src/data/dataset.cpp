@@ -42,12 +42,6 @@ std::vector<std::int64_t> recorded_test(const SampleView& samples, const Dataset
             record.test[static_cast<std::size_t>(first)]);
 }
 
-void add(LeftOut& sum, const LeftOut& more) {
-  for (const auto& [extension, count] : more.files) sum.files[extension] += count;
-  sum.folders.insert(more.folders.begin(), more.folders.end());
-  sum.duplicates += more.duplicates;
-}
-
 void hash_split(Hasher& hasher, const ImageSet& set) {
   if (set.count == 0) return;
   if (set.encoded) {
@@ -121,19 +115,13 @@ void DatasetReader::open(Splits splits, const DatasetRecord* record) {
   if (sources.test_source) test_ = SampleView({sources.test_source});
   for (const SampleView* samples : {&train_, &test_}) {
     for (const auto& source : samples->sources()) {
-      add(left_out_, source->left_out());
+      const LeftOut& left_out = source->left_out();
+      for (const auto& [extension, count] : left_out.files) left_out_.files[extension] += count;
+      left_out_.folders.insert(left_out.folders.begin(), left_out.folders.end());
+      left_out_.duplicates += left_out.duplicates;
       notes_.insert(notes_.end(), source->notes().begin(), source->notes().end());
     }
   }
-  hold_out(splits, record);
-  const auto& stored = train_.sources().front()->geometry();
-  const bool grows = !stored || !stored->same_shape(geometry_);
-  // Decoded or resized images fill memory gradually, so a shortage would only show up later.
-  if (grows && options_.decode == settings::Decode::kOnce) require_memory();
-}
-
-/// Removes test and validation samples from the training set, and applies the limits.
-void DatasetReader::hold_out(Splits splits, const DatasetRecord* record) {
   std::vector<std::int64_t> left = positions({0, train_.count()});
   draw_test(left, record);
   if (splits == Splits::kTest) {
@@ -149,6 +137,10 @@ void DatasetReader::hold_out(Splits splits, const DatasetRecord* record) {
     if (limit && record != nullptr) limit = std::min(*limit, test_.count());
     test_ = limited(test_, limit, "limit_test", left_out_.limit_test);
   }
+  const auto& stored = train_.sources().front()->geometry();
+  const bool grows = !stored || !stored->same_shape(geometry_);
+  // Decoded or resized images fill memory gradually, so a shortage would only show up later.
+  if (grows && options_.decode == settings::Decode::kOnce) require_memory();
 }
 
 /// Restricts the training set to the positions `left` and to limit_train, and moves the validation
@@ -174,14 +166,13 @@ void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
     fail_data("{}: data.{} holds out no samples, because no class has two", train_.name(), key);
   }
   if (drawn.single_classes.empty()) return;
-  constexpr std::size_t kMaxNamed = 10;
   std::vector<std::string> names;
   for (const std::int32_t label : drawn.single_classes) {
     names.push_back(name_or_number(class_names_, static_cast<std::size_t>(label)));
   }
   notes_.push_back(fmt::format("data.{}: {} with a single sample {} not in this set: {}", key,
                                counted(std::ssize(names), "class"),
-                               names.size() == 1 ? "is" : "are", first_names(names, kMaxNamed)));
+                               names.size() == 1 ? "is" : "are", first_names(names, /*most=*/10)));
 }
 
 /// Moves the test set out of the training samples at positions `left`, unless it has its own files.
@@ -364,7 +355,6 @@ ImageSet DatasetReader::labelled(const SampleView& samples, std::uint16_t* label
 /// Adds notes about classes without training samples, unless a limit may have excluded them, and
 /// about classes of which a split has lost all samples because they were skipped.
 void DatasetReader::note_empty_classes(Dataset& dataset) const {
-  constexpr std::size_t kMaxNamed = 10;
   const auto note = [&](const char* split, const SampleView& samples, const ImageSet& set,
                         bool needs_all) {
     const std::vector<std::int64_t> sizes = set.class_sizes();
@@ -377,7 +367,7 @@ void DatasetReader::note_empty_classes(Dataset& dataset) const {
     }
     if (empty.empty()) return;
     dataset.notes.push_back(fmt::format("{}: no usable {} samples of class {}", set.source, split,
-                                        first_names(empty, kMaxNamed)));
+                                        first_names(empty, /*most=*/10)));
     if (class_names_.empty()) {
       dataset.notes.back() += fmt::format(" (of {} classes, numbered from 0)", set.classes);
     }
@@ -388,7 +378,6 @@ void DatasetReader::note_empty_classes(Dataset& dataset) const {
 }
 
 void DatasetReader::note_repeated_files(Dataset& dataset) const {
-  constexpr std::size_t kMaxNamed = 5;
   if (dataset.train.count == 0) return;
   const std::array splits{std::pair(&dataset.train, &train_),
                           std::pair(&dataset.validation, &validation_),
@@ -424,7 +413,7 @@ void DatasetReader::note_repeated_files(Dataset& dataset) const {
   if (repeated.empty()) return;
   dataset.notes.push_back(
       "held-out files are also in the training set, so results look better than they are: " +
-      first_names(repeated, kMaxNamed));
+      first_names(repeated, /*most=*/5));
 }
 
 Dataset DatasetReader::finish(Dataset dataset) const {

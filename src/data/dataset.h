@@ -117,7 +117,6 @@ class DatasetReader {
   std::shared_ptr<EncodedImages> encoded(const SampleView& samples) const;
   std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
   void open(Splits splits, const DatasetRecord* record);
-  void hold_out(Splits splits, const DatasetRecord* record);
   void draw_validation(std::vector<std::int64_t> left);
   void note_drawn(const Drawn& drawn, const char* key);
   void draw_test(std::vector<std::int64_t>& left, const DatasetRecord* record);

@@ -56,8 +56,7 @@ PixelBox EntryDraws::crop(const settings::RandomCropOptions& options,
 }
 
 double EntryDraws::angle(const settings::RotateOptions& options) const {
-  const double degrees = (2 * uniform(0) - 1) * options.degrees;
-  return degrees * std::numbers::pi / 180;
+  return (2 * uniform(0) - 1) * options.degrees * std::numbers::pi / 180;
 }
 
 PixelBox EntryDraws::cutout(const settings::CutoutOptions& options,

@@ -71,7 +71,6 @@ enum Caffe2Field : protozero::pbf_tag_type {
   kDims = 1,
   kDataType = 2,
   kInt32Data = 4,
-  kByteData = 5,
   kStringData = 6,
   kInt64Data = 10,
 };
@@ -233,8 +232,7 @@ class LmdbSource : public ImageSource {
         samples_.push_back(entry_in(index, node));
       } else {
         const auto [low, high, key_size] = read_at<NodeHeader>(node, 0);
-        const auto below = low | std::uint64_t{high} << 32U;
-        add_page(below, levels - 1);
+        add_page(low | std::uint64_t{high} << 32U, levels - 1);
       }
     }
   }

@@ -396,8 +396,6 @@ struct PictureSurvey {
   double elongated = 0;                 // fraction with an aspect ratio above 2
   double transparent = 0;               // fraction with an alpha channel
   std::vector<std::string> unusable{};  // messages
-
-  std::int64_t shorter_side() const { return std::min(height, width); }
 };
 
 /// Reads the headers of up to 4,000 pictures in `folder` and decodes up to 64, evenly spaced.
