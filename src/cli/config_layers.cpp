@@ -32,15 +32,15 @@ fs::path shipped_folder() {
 }
 
 std::shared_ptr<const Source> source_of(std::string name, std::string text,
-                                        fs::path folder = fs::current_path()) {
+                                        fs::path folder = fs::current_path(),
+                                        bool is_in_name = false) {
   return std::make_shared<const Source>(
-      Source{std::move(name), std::move(text), std::move(folder)});
+      Source{std::move(name), std::move(text), std::move(folder), is_in_name});
 }
 
 std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std::string& text) {
   const std::string shown = strict_json::shorten(text);
-  return std::make_shared<const Source>(
-      Source{flag + ' ' + shown, text, fs::current_path(), /*is_in_name=*/shown == text});
+  return source_of(flag + ' ' + shown, text, fs::current_path(), /*is_in_name=*/shown == text);
 }
 
 /// Parses the text from `begin` on as JSON if it is valid JSON, otherwise as a string.
@@ -142,8 +142,7 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   try {
     const auto& state = header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
     const std::string config = nlohmann::json::parse(state).at("config").dump();
-    return std::make_shared<const Source>(
-        Source{path.string(), config, fs::absolute(path).parent_path(), /*is_in_name=*/true});
+    return source_of(path.string(), config, fs::absolute(path).parent_path(), /*is_in_name=*/true);
   } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
   const auto beside = path.parent_path() / settings::run_files::kConfig;

@@ -147,8 +147,8 @@ std::string describe(const CommandLine& line, const settings::RunConfig& config)
   auto next = parameters.begin();
   add_rows(described.layers, config.train, next, table.rows);
   if (!line.json) return report::to_text(table);
-  nlohmann::ordered_json json = report::to_json(table);
-  json["layers"] = nlohmann::ordered_json::parse(
+  OrderedJson json = report::to_json(table);
+  json["layers"] = OrderedJson::parse(
       settings::write_layers(network::layers_of(config.model, described.images)));
   return json_text(json, 2) + "\n";
 }
