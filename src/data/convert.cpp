@@ -4,8 +4,7 @@
 
 #include <fstream>
 
-#include "base/file.h"
-
+#include "base/print.h"
 namespace mnist_train::data {
 
 namespace {
@@ -53,7 +52,7 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
 
 Converted convert(const ConvertOptions& options) {
   if (fs::exists(options.to) && (!fs::is_directory(options.to) || !fs::is_empty(options.to))) {
-    throw Error(ExitCode::kConfig, options.to.string() + ": already exists; choose a new folder");
+    refuse("{}: already exists; choose a new folder", options.to.string());
   }
   const auto training_set = open_idx(find_idx_files({options.from, {}}, SplitName::kTrain));
   const auto test_set = open_idx(find_idx_files({options.from, {}}, SplitName::kTest));
@@ -63,10 +62,7 @@ Converted convert(const ConvertOptions& options) {
   const fs::path part = folder.string() + ".part-" + std::to_string(::getpid());
   std::error_code error;
   fs::create_directories(part, error);
-  if (error) {
-    throw Error(ExitCode::kConfig,
-                folder.string() + ": cannot create the folder: " + error.message());
-  }
+  if (error) refuse("{}: cannot create the folder: {}", folder.string(), error.message());
   try {
     write_split(*training_set, options, classes, part / "train");
     write_split(*test_set, options, classes, part / "test");

@@ -31,10 +31,9 @@ constexpr std::array<std::pair<const char*, std::int64_t LeftOut::*>, 4> kNumber
 
 /// Formats names as `"a", "b" and 3 more`.
 std::string quoted_classes(const std::vector<std::string>& names) {
-  constexpr std::size_t kMaxNamed = 50;
   std::vector<std::string> quoted;
   for (const std::string& name : names) quoted.push_back('"' + name + '"');
-  return first_names(quoted, kMaxNamed);
+  return first_names(quoted, /*most=*/50);
 }
 
 /// Throws ConfigKeyError if there are weights for unknown classes.
@@ -106,7 +105,6 @@ std::string write_dataset_record(const Dataset& dataset, const settings::DataOpt
 }
 
 std::string left_out_text(const LeftOut& left_out) {
-  constexpr std::size_t kMaxNamed = 5;
   std::vector<std::string> parts;
   for (const auto& [extension, count] : left_out.files) {
     parts.push_back(counted(count, extension + " file") + imaging::conversion_hint(extension));
@@ -117,7 +115,7 @@ std::string left_out_text(const LeftOut& left_out) {
       folders.push_back(fmt::format("{} ({})", name, reason));
     }
     parts.push_back(counted(std::ssize(folders), "folder") + ": " +
-                    first_names(folders, kMaxNamed));
+                    first_names(folders, /*most=*/5));
   }
   if (left_out.duplicates > 0) {
     parts.push_back(counted(left_out.duplicates, "repeated row") + " in the list");

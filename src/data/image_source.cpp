@@ -157,15 +157,11 @@ void ImageSource::decode(std::int64_t sample, const ImageGeometry& geometry, std
 }
 
 void ImageSource::use_classes(const std::vector<std::string>& names, BadSamples& bad) {
-  const auto not_in = [](const std::vector<std::string>& some,
-                         const std::vector<std::string>& all) {
-    std::vector<std::string> others;
-    std::ranges::set_difference(some, all, std::back_inserter(others));
-    return others;
-  };
   constexpr std::size_t kMaxNamed = 10;
-  const auto extra = not_in(class_names_, names);
-  const auto missing = not_in(names, class_names_);
+  std::vector<std::string> extra;
+  std::vector<std::string> missing;
+  std::ranges::set_difference(class_names_, names, std::back_inserter(extra));
+  std::ranges::set_difference(names, class_names_, std::back_inserter(missing));
   std::string problem;
   if (!missing.empty()) {
     problem = fmt::format("; no pictures of {}: {}",
@@ -244,9 +240,7 @@ Drawn draw_fraction(const SampleView& samples, const Positions& among, double fr
 Positions draw_limit(const SampleView& samples, std::int64_t limit, std::int64_t seed) {
   Classes classes = by_class(samples, positions({0, samples.count()}));
   std::vector<double> sizes;
-  for (const auto& [label, members] : classes) {
-    sizes.push_back(static_cast<double>(members.size()));
-  }
+  for (const auto& [label, members] : classes) sizes.push_back(static_cast<double>(members.size()));
   return take(samples, std::move(classes), apportion(limit, sizes), seed).taken;
 }
 

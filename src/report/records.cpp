@@ -274,10 +274,9 @@ std::vector<std::int64_t> never_predicted(const ClassCounts& counts) {
 
 std::string named_classes(const std::vector<std::int64_t>& labels,
                           const std::function<std::string(std::int64_t label)>& name) {
-  constexpr std::size_t kMaxNamed = 10;
   std::vector<std::string> names(labels.size());
   std::ranges::transform(labels, names.begin(), name);
-  return first_names(names, kMaxNamed);
+  return first_names(names, /*most=*/10);
 }
 
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights) {
