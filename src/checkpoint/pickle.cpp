@@ -47,7 +47,7 @@ struct PickleNode {
 using enum PickleNode::Kind;
 
 /// Returns the value's text; "" if it is not a text.
-std::string_view text_of(const Value& value) {
+std::string_view string_of(const Value& value) {
   const auto* text = std::get_if<std::string_view>(&value);
   return text != nullptr ? *text : std::string_view();
 }
@@ -65,7 +65,7 @@ std::span<const Value> items_of(const Value& value, PickleNode::Kind kind) {
 
 /// Returns the beginning of a pickle's text, for messages.
 std::string shown(const Value& text) {
-  return std::string(text_of(text).substr(0, kMaxNameBytes / 10));
+  return std::string(string_of(text).substr(0, kMaxNameBytes / 10));
 }
 
 std::string name_of(const PickleNode& global) {
@@ -75,7 +75,7 @@ std::string name_of(const PickleNode& global) {
 /// Returns the value with this key; an empty one if there is none.
 Value item(const PickleNode& dict, std::string_view key) {
   for (std::size_t i = dict.items.size(); i > 0; i -= 2) {
-    if (text_of(dict.items[i - 2]) == key) return dict.items[i - 1];
+    if (string_of(dict.items[i - 2]) == key) return dict.items[i - 1];
   }
   return {};
 }
@@ -337,8 +337,8 @@ struct StorageId {
 std::optional<StorageId> storage_id(std::span<const Value> id) {
   if (id.size() < 3 || !std::holds_alternative<std::string_view>(id[2])) return std::nullopt;
   const PickleNode* type = node_of(id[1], kGlobal);
-  if (type == nullptr || text_of(id[2]).size() > kMaxNameBytes) return std::nullopt;
-  return StorageId{type, std::string(text_of(id[2]))};
+  if (type == nullptr || string_of(id[2]).size() > kMaxNameBytes) return std::nullopt;
+  return StorageId{type, std::string(string_of(id[2]))};
 }
 
 /// Returns the tensor that `torch._utils._rebuild_tensor…` would create. `arguments`: storage,
@@ -385,8 +385,9 @@ std::optional<PickledTensor> tensor_of(Value value) {
       arguments = object->arguments;
     }
     const PickleNode* global = node_of(callee, kGlobal);
-    if (global == nullptr || !text_of(global->items[0]).starts_with("torch.")) return std::nullopt;
-    name = text_of(global->items[1]);
+    if (global == nullptr || !string_of(global->items[0]).starts_with("torch."))
+      return std::nullopt;
+    name = string_of(global->items[1]);
     const std::span<const Value> items = items_of(arguments, kTuple);
     if (name == "_rebuild_tensor_v2" || name == "_rebuild_tensor_v3" || name == "_rebuild_tensor") {
       return rebuilt_tensor(items);
@@ -441,7 +442,7 @@ bool is_module(const Value& value) {
 const PickleNode& find_state_dict(const Value& root) {
   const PickleNode* dict = node_of(root, kObject);
   const PickleNode* made_by = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
-  if (made_by != nullptr && text_of(made_by->items[0]).starts_with("__torch__")) {
+  if (made_by != nullptr && string_of(made_by->items[0]).starts_with("__torch__")) {
     fail_pickle(
         "the file is TorchScript; set model.torchscript to it, or save its weights in Python: "
         "torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)");
@@ -481,7 +482,7 @@ std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::stri
   bool has_tensor = false;
   for (std::size_t i = 0; i < dict.items.size(); i += 2) {
     const Value& value = dict.items[i + 1];
-    const auto [index, is_new] = indices.emplace(text_of(dict.items[i]), entries.size());
+    const auto [index, is_new] = indices.emplace(string_of(dict.items[i]), entries.size());
     if (is_new) entries.emplace_back(index->first, PickledTensor{});
     require(entries.size() <= kMaxTensors, "the state_dict has too many entries");
     // As in Python, the last value of a key is used.
