@@ -367,9 +367,9 @@ std::optional<std::int64_t> integer_at(const Node& node) {
   static_assert(std::numeric_limits<long double>::digits >= 64);
   constexpr long double kEnd = 0x1p63L;
   const std::string_view literal = word_at(node.source->text, node.offset);
-  const char* end = literal.data() + literal.size();
-  const bool is_number =
-      node.value.is_number() && std::from_chars(literal.data(), end, value).ec == std::errc();
+  const char* const begin = literal.data();
+  const bool is_number = node.value.is_number() &&
+                         std::from_chars(begin, begin + literal.size(), value).ec == std::errc();
   if (!is_number || value != std::floor(value) || value < -kEnd || value >= kEnd) return {};
   return static_cast<std::int64_t>(value);
 }

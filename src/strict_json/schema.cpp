@@ -226,7 +226,7 @@ Explanation explain_unknown_key(std::string_view key, std::string_view group,
       places += (places.empty() ? "" : " or ") + place;
       meant.push_back(pointer);
     } else if (similar.meant.empty() && edit_distance(wanted, plain(known.name)) <= most_edits) {
-      similar = {start + "did you mean \"" + known.name + "\" " + place + "?", {pointer}};
+      similar = {fmt::format("{}did you mean \"{}\" {}?", start, known.name, place), {pointer}};
     }
   }
   if (!places.empty()) return {start + "it belongs " + places, meant};
