@@ -325,7 +325,7 @@ at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const
 
 namespace {
 
-/// Launches a kernel over the pixels of `written` that reads pixels of `read`.
+/// Launches a kernel over the pixels of `written` that reads pixels of `read`, its first tensor.
 template <class... Arguments>
 void launch_convolution(const char* name, const RowTiles& tiles, std::int64_t blocks,
                         const Depthwise& layer, const at::Tensor& written, const at::Tensor& read,
@@ -333,7 +333,7 @@ void launch_convolution(const char* name, const RowTiles& tiles, std::int64_t bl
   launch(name_for(name, read.scalar_type()), tiles.grid(blocks), tiles.rows, tiles.channels,
          tiles.tiles, tiles.packed, as_int(written.size(2)), as_int(written.size(3)),
          as_int(read.size(2)), as_int(read.size(3)), as_int(layer.stride), as_int(layer.padding),
-         as_int(layer.kernel), arguments...);
+         as_int(layer.kernel), read, arguments...);
 }
 
 /// Writes the output of a depthwise convolution of `read` or, if `is_gradient`, the input gradient,
@@ -342,14 +342,14 @@ void launch_depthwise(const Depthwise& layer, const at::Tensor& read, const at::
                       bool is_gradient, const at::Tensor& written) {
   const RowTiles tiles(written, {read}, sum_pack(read));
   launch_convolution("depthwise", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, written, read,
-                     read, weight, is_gradient, written);
+                     weight, is_gradient, written);
 }
 
 /// Writes the output for images with a single channel.
 void launch_single_channel(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight,
                            const at::Tensor& y) {
   const RowTiles tiles(y, {}, kMapPack);
-  launch_convolution("single_channel", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, y, x, x,
+  launch_convolution("single_channel", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, y, x,
                      weight, y);
 }
 
@@ -363,7 +363,7 @@ at::Tensor convolution_weight_gradient(const Depthwise& layer, const at::Tensor&
   const at::Tensor partial_sums =
       at::empty({blocks, layer.kernel, layer.kernel, dy.size(1)}, x.options().dtype(at::kFloat));
   launch_convolution(single ? "single_channel_weights" : "depthwise_weights", tiles,
-                     blocks * layer.kernel, layer, dy, x, x, dy, gradient, partial_sums,
+                     blocks * layer.kernel, layer, dy, x, dy, gradient, partial_sums,
                      arrived_blocks());
   return gradient;
 }

@@ -185,15 +185,16 @@ AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size
   const auto height = static_cast<double>(size.height);
   const auto width = static_cast<double>(size.width);
   const double by = change.magnitude;
-  const double cosine = std::cos(by * std::numbers::pi / 180);
-  const double sine = std::sin(by * std::numbers::pi / 180);
   std::array<double, 6> map{1, 0, 0, 0, 1, 0};
   // A shear keeps the corner fixed.
   if (change.operation == kShearX) map = {1, by, by * height / 2, 0, 1, 0};
   if (change.operation == kShearY) map = {1, 0, 0, by, 1, by * width / 2};
   if (change.operation == kTranslateX) map = {1, 0, -by, 0, 1, 0};
   if (change.operation == kTranslateY) map = {1, 0, 0, 0, 1, -by};
-  if (change.operation == kRotate) map = {cosine, -sine, 0, sine, cosine, 0};
+  if (change.operation == kRotate) {
+    const double angle = by * std::numbers::pi / 180;
+    map = {std::cos(angle), -std::sin(angle), 0, std::sin(angle), std::cos(angle), 0};
+  }
   AffineMap halves;
   for (std::size_t i = 0; i < map.size(); ++i) {
     halves[i] = static_cast<float>(map[i]) / static_cast<float>(0.5 * (i < 3 ? width : height));

@@ -15,7 +15,6 @@
 #include <torch/nn/functional/conv.h>
 
 #include <algorithm>
-#include <optional>
 
 namespace mnist_train::models {
 
@@ -36,9 +35,8 @@ at::Tensor mix(at::Tensor bits) {
   return bits.bitwise_xor(bits.bitwise_right_shift(16));
 }
 
-/// Returns the kernels' description of a layer, or nullopt if they cannot compute it.
-std::optional<kernels::Depthwise> as_depthwise(const torch::nn::Conv2dImpl& layer,
-                                               const at::Tensor& images) {
+/// Returns the layer's output without the bias; undefined if the kernels cannot compute it.
+at::Tensor convolve_by_kernels(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
   const auto& options = layer.options;
   const auto* const padding = std::get_if<torch::ExpandingArray<2>>(&options.padding());
   const auto is_square = [](const torch::ExpandingArray<2>& sides) {
@@ -48,12 +46,13 @@ std::optional<kernels::Depthwise> as_depthwise(const torch::nn::Conv2dImpl& laye
       padding == nullptr || !is_square(*padding) || !is_square(options.kernel_size()) ||
       !is_square(options.stride()) || options.dilation()->at(0) != 1 ||
       options.dilation()->at(1) != 1) {
-    return std::nullopt;
+    return {};
   }
   const kernels::Depthwise depthwise{options.kernel_size()->at(0), options.stride()->at(0),
                                      (*padding)->at(0)};
-  if (!kernels::can_convolve(depthwise, images, layer.weight)) return std::nullopt;
-  return depthwise;
+  if (!kernels::can_convolve(depthwise, images, layer.weight)) return {};
+  return kernels::convolve(depthwise, images.contiguous(at::MemoryFormat::ChannelsLast),
+                           layer.weight);
 }
 
 }  // namespace
@@ -116,10 +115,7 @@ at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction functi
 }
 
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
-  if (const auto depthwise = as_depthwise(layer, images)) {
-    return kernels::convolve(*depthwise, images.contiguous(at::MemoryFormat::ChannelsLast),
-                             layer.weight);
-  }
+  if (const at::Tensor y = convolve_by_kernels(layer, images); y.defined()) return y;
   const auto& options = layer.options;
   return torch::nn::functional::detail::conv2d(images, layer.weight, /*bias=*/{}, options.stride(),
                                                options.padding(), options.dilation(),
@@ -128,8 +124,8 @@ at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::T
 
 at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
   if (!layer.bias.defined()) return convolve_without_bias(layer, images);
-  if (!as_depthwise(layer, images)) return layer.forward(images);
-  return convolve_without_bias(layer, images) + layer.bias.view({-1, 1, 1});
+  const at::Tensor y = convolve_by_kernels(layer, images);
+  return y.defined() ? y + layer.bias.view({-1, 1, 1}) : layer.forward(images);
 }
 
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {

@@ -44,7 +44,7 @@ __device__ inline int read_coordinate(int coordinate, int element, const Depthwi
   return found < size ? found : -1;
 }
 
-/// What a kernel reads for an output channel: the same channel, or the only one.
+/// The input channel that an output channel reads: the one with its index, or the only one.
 enum class Reads { kSameChannel, kOnlyChannel };
 
 template <int size, Reads reads, class T>
@@ -179,10 +179,9 @@ __device__ inline void sum_weights(const RowTile<size>& tile, const T* x, const 
 }
 
 template <Reads reads, class T, int size>
-__device__ inline void weight_gradient(const RowTile<size>& matrix, int tiles, const T* x,
-                                       const T* dy, const DepthwiseSizes& sizes, int kernel,
-                                       T* gradient, float* partial_sums, unsigned* arrived) {
-  const RowTile<size> tile(matrix.rows, matrix.stride, tiles, static_cast<unsigned>(kernel));
+__device__ inline void weight_gradient(const RowTile<size>& tile, const T* x, const T* dy,
+                                       const DepthwiseSizes& sizes, int kernel, T* gradient,
+                                       float* partial_sums, unsigned* arrived) {
   if (kernel == 3) {
     sum_weights<T, size, 3, reads>(tile, x, dy, sizes, gradient, partial_sums, arrived);
   } else {
@@ -191,13 +190,13 @@ __device__ inline void weight_gradient(const RowTile<size>& matrix, int tiles, c
 }
 
 template <class T, int size, class... Arguments>
-__device__ inline void depthwise_weights(const RowTile<size>& matrix, Arguments... arguments) {
-  weight_gradient<Reads::kSameChannel>(matrix, arguments...);
+__device__ inline void depthwise_weights(const RowTile<size>& tile, Arguments... arguments) {
+  weight_gradient<Reads::kSameChannel>(tile, arguments...);
 }
 
 template <class T, int size, class... Arguments>
-__device__ inline void single_channel_weights(const RowTile<size>& matrix, Arguments... arguments) {
-  weight_gradient<Reads::kOnlyChannel>(matrix, arguments...);
+__device__ inline void single_channel_weights(const RowTile<size>& tile, Arguments... arguments) {
+  weight_gradient<Reads::kOnlyChannel>(tile, arguments...);
 }
 
 // Parameters of all kernels: the matrix of the RowTile, and sizes of images.
@@ -223,12 +222,13 @@ FOR_EACH_TYPE(DEPTHWISE)
   EXPORT_KERNEL(single_channel_##suffix)
 FOR_EACH_TYPE_BY_FOUR(SINGLE_CHANNEL)
 
-#define WEIGHT_GRADIENT(name, suffix, T, size)                                                  \
-  extern "C" __global__ __launch_bounds__(kTiledThreads) void name##_##suffix(                  \
-      TILED_IMAGES, const T* x, const T* dy, T* gradient, float* partial_sums,                  \
-      unsigned* arrived) {                                                                      \
-    CALL_PACKED(name, T, size, tiles, x, dy, DEPTHWISE_SIZES, gradient, partial_sums, arrived); \
-  }                                                                                             \
+#define WEIGHT_GRADIENT(name, suffix, T, size)                                               \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void name##_##suffix(               \
+      TILED_IMAGES, const T* x, const T* dy, T* gradient, float* partial_sums,               \
+      unsigned* arrived) {                                                                   \
+    CALL_PACKED_SHARED(name, static_cast<unsigned>(kernel), T, size, x, dy, DEPTHWISE_SIZES, \
+                       gradient, partial_sums, arrived);                                     \
+  }                                                                                          \
   EXPORT_KERNEL(name##_##suffix)
 #define DEPTHWISE_WEIGHTS(suffix, T, size) WEIGHT_GRADIENT(depthwise_weights, suffix, T, size)
 FOR_EACH_TYPE(DEPTHWISE_WEIGHTS)

@@ -48,10 +48,11 @@ struct RowTile {
 };
 
 /// In a kernel over a matrix, calls a function with the thread's part, in packs of `size` channels
-/// if `packed` is set, otherwise in single channels.
-#define CALL_PACKED(function, T, size, ...)                                          \
-  packed != 0 ? function<T, size>(RowTile<size>(rows, channels, tiles), __VA_ARGS__) \
-              : function<T, 1>(RowTile<1>(rows, channels, tiles), __VA_ARGS__)
+/// if `packed` is set, otherwise in single channels. `sharing` is that of RowTile.
+#define CALL_PACKED_SHARED(function, sharing, T, size, ...)                                   \
+  packed != 0 ? function<T, size>(RowTile<size>(rows, channels, tiles, sharing), __VA_ARGS__) \
+              : function<T, 1>(RowTile<1>(rows, channels, tiles, sharing), __VA_ARGS__)
+#define CALL_PACKED(function, T, size, ...) CALL_PACKED_SHARED(function, 1, T, size, __VA_ARGS__)
 
 /// Calls `use(row, read(row))` for every row of this thread. Reads `at_once` rows, which should fit
 /// into registers, before using them.
