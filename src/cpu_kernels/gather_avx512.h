@@ -349,9 +349,9 @@ void gather(const GatherView& view, const BatchOperands<Element>& operands,
   if constexpr (kDepth<Element> == 2) {
     if (view.by_amx) return gather_by_amx(view, operands, panels, part);
   }
-  const bool is_half_full = part.block + 1 == operands.blocks && operands.last_images <= kLanes;
+  const int vectors = is_half_full(operands, part.block) ? 1 : kVectors;
   with_constant<kDepth<Element>, kDepth<Element>, kMaxRows>(view.panel_rows, [&]<int M>() {
-    with_constant<1, 1, kVectors>(is_half_full ? 1 : kVectors, [&]<int V>() {
+    with_constant<1, 1, kVectors>(vectors, [&]<int V>() {
       for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
         const bool in_place = panels.in_place && panel < view.complete_panels();
         const auto compute = in_place

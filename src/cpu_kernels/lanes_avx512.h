@@ -109,6 +109,13 @@ inline __m512i factor(const Bf16Bits* from) {
   return _mm512_set1_epi32(pair);
 }
 
+/// Returns whether only the first vector of a block contains samples. `operands` are those of a
+/// pass over the batch.
+template <class Operands>
+bool is_half_full(const Operands& operands, std::int64_t block) {
+  return block + 1 == operands.blocks && operands.last_images <= kLanes;
+}
+
 inline __mmask16 first_lanes(std::int64_t count) {
   return static_cast<__mmask16>((1U << (count < 0 ? 0 : smaller(count, kLanes))) - 1);
 }

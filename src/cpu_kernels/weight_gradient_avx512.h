@@ -169,9 +169,10 @@ struct GradientTile {
   }
 };
 
-/// Words of images to sum over: padding images need not be added.
+/// Words of images to sum over, without those of padding images only.
 struct PixelWords {
-  std::int64_t of_others, of_last;  // of the last pixel
+  std::int64_t of_others;
+  std::int64_t of_last;  // for the last pixel
 };
 
 /// AMX sums of A x 16 outputs and B x 16 columns. They remain in registers for a whole band.
@@ -333,11 +334,10 @@ template <class Gradient, class Element>
   const ConvolutionShape& s = tile.band.view.shape;
   Gradient gradient(tile);
   constexpr std::int64_t kAll = kImageWords<Element>;
-  const auto& operands = tile.band.operands;
-  const bool is_half_full =
-      band.tiles == 0 && band.block_end == operands.blocks && operands.last_images <= kImages / 2;
-  const std::int64_t last_words = is_half_full ? kAll / 2 : kAll;  // of the last block
-  if (s.out.pixels() == 1 && tile.pixels == 1) {                   // blocks are like pixels
+  // Of the band's last block. Winograd's tiles contain all blocks.
+  const bool is_half = band.tiles == 0 && is_half_full(tile.band.operands, band.block_end - 1);
+  const std::int64_t last_words = is_half ? kAll / 2 : kAll;
+  if (s.out.pixels() == 1 && tile.pixels == 1) {  // blocks are like pixels
     gradient.add(tile.a, band.a_block, tile.b + (tile.row_offset - band.in_begin) * band.b_row,
                  band.b_block, band.b_word, tile.rows.end > tile.rows.begin ? band.blocks() : 0,
                  {kAll, last_words});
