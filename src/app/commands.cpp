@@ -39,8 +39,9 @@ std::string class_of(const torch::nn::Module& module) {
   return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
 }
 
-/// Returns the names of the classes that the job's checkpoint was trained on, by number: from the
-/// named data set, checkpoint or dataset.json; empty if there are none. Warns if unknown.
+/// Returns the names of the classes that the job's checkpoint was trained on, by number: those of
+/// the named data set, the checkpoint or the run's dataset.json; empty if there are none. Warns if
+/// they are unknown.
 std::vector<std::string> class_names_of(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   if (!options.format) return settings::named_dataset(*options.dataset).class_names;

@@ -88,7 +88,11 @@ class Draft {
     choose_images();
     choose_augmentations();
     choose_classes();
-    weights_ ? fine_tune() : choose_network();
+    if (weights_) {
+      fine_tune();
+    } else {
+      choose_network();
+    }
     choose_length();
     Json config = std::move(recipe_);
     config["data"] = std::move(data_);

@@ -385,8 +385,9 @@ std::optional<PickledTensor> tensor_of(Value value) {
       arguments = object->arguments;
     }
     const PickleNode* global = node_of(callee, kGlobal);
-    if (global == nullptr || !string_of(global->items[0]).starts_with("torch."))
+    if (global == nullptr || !string_of(global->items[0]).starts_with("torch.")) {
       return std::nullopt;
+    }
     name = string_of(global->items[1]);
     const std::span<const Value> items = items_of(arguments, kTuple);
     if (name == "_rebuild_tensor_v2" || name == "_rebuild_tensor_v3" || name == "_rebuild_tensor") {
@@ -449,7 +450,8 @@ const PickleNode& find_state_dict(const Value& root) {
   }
   if (is_module(root)) refuse_module(kLoaded);
   if (dict == nullptr || dict->items.empty()) fail_pickle("expected a non-empty dict of tensors");
-  for (const char* key : {"model_state_dict", "state_dict", "model"}) {  // of training scripts
+  // Training scripts save the state_dict under one of these keys.
+  for (const char* key : {"model_state_dict", "state_dict", "model"}) {
     const Value value = item(*dict, key);
     if (is_module(value)) refuse_module(std::string(kLoaded) + "[\"" + key + "\"]");
     const PickleNode* inner = node_of(value, kObject);

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "base/print.h"
+
 namespace mnist_train::data {
 
 namespace {

@@ -20,7 +20,8 @@ constexpr std::size_t kMaxDimensions = 4;
 constexpr std::size_t kMaxHeaderBytes = 4 + 4 * kMaxDimensions;
 
 // Deflate compresses zeros 1032:1, but images far less than 100:1. A file that claims a higher
-// ratio than kMaxExpansion is a decompression bomb or has a wrong header. Small files do no harm.
+// ratio than kMaxExpansion is a decompression bomb or has a wrong header. Small files are exempt,
+// because they do no harm.
 constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
 
@@ -46,7 +47,8 @@ class IdxReader {
   }
 
   /// Returns the values: memory-mapped, from the user's cache of decompressed files, or
-  /// decompressed into memory that is committed as it is written, so wrong headers cost nothing.
+  /// decompressed into memory that is committed page by page as it is written, so a wrong header
+  /// costs nothing.
   IdxFile read() const {
     const Bytes bytes = file_->bytes();
     const std::size_t end = header_.size() + size_;

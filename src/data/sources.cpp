@@ -59,7 +59,8 @@ std::string stem_of(const fs::path& path) {
 
 /// Returns the candidate IDX files whose names contain `word`, by stem: in the folder, or in
 /// subfolders with the file's own name, as Kaggle packs them. A file in the folder takes precedence
-/// over one in a subfolder, and a raw file over its compressed form. Empty if unreadable.
+/// over one in a subfolder, and a raw file over its compressed form. Empty if the folder cannot be
+/// listed.
 std::map<std::string, fs::path> files_by_stem(const fs::path& folder, std::string_view word) {
   std::map<std::string, fs::path> files;
   // Sorted, so a raw file comes before its .gz.
@@ -175,7 +176,8 @@ std::vector<fs::path> image_folders(const fs::path& folder, DataFormat format, i
   return found;
 }
 
-/// Returns `folder`, or the only one below it with a split's files. Throws Error(kData) if several.
+/// Returns the folder that contains a split's files: the given one, or the only one below it.
+/// Throws Error(kData) if there are several.
 fs::path folder_with_images(const fs::path& folder, SplitName split, DataFormat format) {
   const std::vector<fs::path> found = image_folders(folder, format);
   if (found.empty()) return folder;
@@ -366,7 +368,8 @@ const ImageSource& most_classes(const Sources& sources) {
                                     [](const auto& source) { return source->classes(); });
 }
 
-/// Rejects training sets without samples for most classes: one wrong label can add many classes.
+/// Rejects training sets with samples for fewer than half of their classes: a single wrong label
+/// can add many empty classes.
 void require_few_gaps(const Sources& sources) {
   std::set<std::int32_t> labels;
   for (const auto& source : sources.train_sources) {

@@ -242,7 +242,8 @@ class DriverLibrary : public SharedLibrary {
   }
 };
 
-/// Returns the driver's version from NVML, even in sandboxes that hide /sys; empty without NVML.
+/// Returns the driver's version from NVML, which works even in sandboxes that hide the kernel's
+/// files; empty without NVML.
 std::string version_by_nvml() {
   const SharedLibrary library("libnvidia-ml.so.1");
   const auto init = library.find<int()>("nvmlInit_v2");

@@ -256,8 +256,11 @@ void add_monitoring(Schema<TrainOptions>& schema) {
 }
 
 void choose_batch_size(TrainOptions& options, const JsonCursor& /*cursor*/) {
-  if (options.batch_size_per_process) return options.batch_size.reset();
-  if (!options.batch_size) options.batch_size = TrainOptions{}.batch_size;
+  if (options.batch_size_per_process) {
+    options.batch_size.reset();
+  } else if (!options.batch_size) {
+    options.batch_size = TrainOptions{}.batch_size;
+  }
 }
 
 /// Ignores `max_steps`, because its length in epochs depends on the data.

@@ -111,9 +111,11 @@ double Schedule::factor(std::int64_t step) const {
       std::min(1.0, static_cast<double>(step) / static_cast<double>(scheduled_steps_));
   if (options_.name == kLinear) return 1 + (options_.final_factor - 1) * progress;
   if (options_.name == kCosine) return anneal(1, options_.final_factor, progress);
-  if (options_.name != kStep) return 1;
-  const std::int64_t reductions = step / (options_.step_epochs * steps_per_epoch_);
-  return std::pow(options_.gamma, static_cast<double>(reductions));
+  if (options_.name == kStep) {
+    const std::int64_t reductions = step / (options_.step_epochs * steps_per_epoch_);
+    return std::pow(options_.gamma, static_cast<double>(reductions));
+  }
+  return 1;
 }
 
 }  // namespace mnist_train::train
