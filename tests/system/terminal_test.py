@@ -134,11 +134,11 @@ def test_ctrl_c_leaves_a_clean_line_and_prints_the_resume_command(tmp_path):
 
 @pytest.mark.parametrize("delay_s", [0.1, 0.2, 0.4])
 def test_ctrl_c_during_start_up_prints_a_message_and_leaves_no_folder(tmp_path, delay_s):
-    terminal = start_on(tmp_path, 80, {"epochs": 1000})
+    terminal = start_on(tmp_path, 300, {"epochs": 1000})
     time.sleep(delay_s)
     terminal.type(b"\x03")
     code = terminal.wait()
-    lines = [line for line in drawn(terminal.text, 80) if line]
+    lines = [line for line in drawn(terminal.text, 300) if line]
     assert code in (130, -signal.SIGINT)
     if code == 130:
         assert "stopped" in "".join(lines[-4:]) and "^C" not in "".join(lines), lines
