@@ -349,7 +349,7 @@ void gather(const GatherView& view, const BatchOperands<Element>& operands,
   if constexpr (kDepth<Element> == 2) {
     if (view.by_amx) return gather_by_amx(view, operands, panels, part);
   }
-  const int vectors = is_half_full(operands, part.block) ? 1 : kVectors;
+  const std::int64_t vectors = ceil_divide(samples(operands, part.block), kLanes);
   with_constant<kDepth<Element>, kDepth<Element>, kMaxRows>(view.panel_rows, [&]<int M>() {
     with_constant<1, 1, kVectors>(vectors, [&]<int V>() {
       for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {

@@ -67,11 +67,12 @@ inline WeightGradientView tile_view(const WeightGradientView& of) {
   return view;
 }
 
-/// Returns the band of transformed tiles for a laid-out band, which they follow in scratch memory.
+/// Returns the band of transformed tiles for a laid-out band of one block, which they follow in
+/// scratch memory.
 inline GradientBand tile_band(const ConvolutionShape& s, const GradientBand& of) {
   constexpr std::int64_t kLine = 16;  // floats; keeps positions from mapping to few cache sets
   constexpr std::int64_t kSpace = kSlackBytes / sizeof(float);
-  GradientBand band{0, 1, 0, 1};
+  GradientBand band{of.block_begin, of.block_end, 0, 1};
   band.replaces = of.replaces;
   band.tiles = ceil_divide(of.row_end - of.row_begin, 2) * ceil_divide(s.out.width, 2);
   band.a_begin = of.scratch;

@@ -109,11 +109,10 @@ inline __m512i factor(const Bf16Bits* from) {
   return _mm512_set1_epi32(pair);
 }
 
-/// Returns whether only the first vector of a block contains samples. `operands` are those of a
-/// pass over the batch.
+/// Returns the number of samples in a block. `operands` are those of a pass over the batch.
 template <class Operands>
-bool is_half_full(const Operands& operands, std::int64_t block) {
-  return block + 1 == operands.blocks && operands.last_images <= kLanes;
+std::int64_t samples(const Operands& operands, std::int64_t block) {
+  return block + 1 == operands.blocks ? operands.last_images : kImages;
 }
 
 inline __mmask16 first_lanes(std::int64_t count) {

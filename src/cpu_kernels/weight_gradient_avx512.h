@@ -334,9 +334,8 @@ template <class Gradient, class Element>
   const ConvolutionShape& s = tile.band.view.shape;
   Gradient gradient(tile);
   constexpr std::int64_t kAll = kImageWords<Element>;
-  // Of the band's last block. Winograd's tiles contain all blocks.
-  const bool is_half = band.tiles == 0 && is_half_full(tile.band.operands, band.block_end - 1);
-  const std::int64_t last_words = is_half ? kAll / 2 : kAll;
+  const std::int64_t last_words =
+      ceil_divide(samples(tile.band.operands, band.block_end - 1), kDepth<Element>);
   if (s.out.pixels() == 1 && tile.pixels == 1) {  // blocks are like pixels
     gradient.add(tile.a, band.a_block, tile.b + (tile.row_offset - band.in_begin) * band.b_row,
                  band.b_block, band.b_word, tile.rows.end > tile.rows.begin ? band.blocks() : 0,
