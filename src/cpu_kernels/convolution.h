@@ -316,7 +316,7 @@ class Gather {
   /// Returns true if kernels should read weights in place instead of packing them, because the
   /// weights form a matrix with contiguous rows that is used only a few times.
   bool reads_in_place(const BatchOperands<Element>& operands) const {
-    constexpr std::int64_t kMaxUses = 4 * kDepth<Element>;
+    constexpr std::int64_t kMaxUses = 8 * kDepth<Element>;
     return view_.kernel_height * view_.kernel_width == 1 && !view_.backward &&
            view_.in.channels % kDepth<Element> == 0 &&
            operands.blocks * view_.out.pixels() <= kMaxUses;

@@ -149,14 +149,18 @@ std::string reason_for_threads(const settings::RunConfig& config, const Machine&
   if (config.train.batch_size.value_or(kBlock + 1) <= kBlock && cpu_features().avx512) {
     return "half of such a small batch takes as long as all of it";
   }
+  // If the size is unknown, MNIST's, because larger images only add weights to linear layers.
   const auto images = network::known_images(config.data);
-  if (!images) return "";
-  const network::Network layers =
-      network::make_network(config.model, network::model_input(config.data, *images));
-  const bool is_limited_by_memory =
-      layers.parameters > 1'000'000 && layers.multiply_adds <= layers.parameters;
-  return is_limited_by_memory ? "each of several processes would read all weights of this network"
-                              : "";
+  try {
+    const network::Network layers = network::make_network(
+        config.model, network::model_input(config.data, images.value_or(network::ImageShape{})));
+    if (layers.parameters > 1'000'000 && layers.multiply_adds <= layers.parameters) {
+      return "each of several processes would read all weights of this network";
+    }
+  } catch (const Error&) {  // images of this size do not fit the network
+    if (images) throw;
+  }
+  return "";
 }
 
 }  // namespace

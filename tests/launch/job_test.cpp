@@ -172,6 +172,12 @@ TEST_CASE("with small batches or large linear layers, two cores run one process 
   CHECK(placement_note(config, {4, 0}).empty());
   CHECK(choose_process_count(config, {2, 3}) == 3);
 
+  config.data.format = settings::DataFormat::kLmdb;  // images of unknown size
+  CHECK(choose_process_count(config, {2, 0}) == 1);
+  config.data.augment = {settings::RandomCropOptions{.size = {{224, 224}}}};
+  CHECK(choose_process_count(config, {2, 0}) == 2);
+  config.data = {};
+
   RunConfig small_batch;
   small_batch.train.batch_size = 32;
   CHECK(choose_process_count(small_batch, {2, 0}) == (cpu_features().avx512 ? 1 : 2));
