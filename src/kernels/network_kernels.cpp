@@ -328,8 +328,8 @@ namespace {
 /// Launches a kernel over the pixels of `written` that reads pixels of `read`, its first tensor.
 template <class... Arguments>
 void launch_convolution(const char* name, const RowTiles& tiles, std::int64_t blocks,
-                        const Depthwise& layer, const at::Tensor& written, const at::Tensor& read,
-                        const Arguments&... arguments) {
+                        const ChannelConvolution& layer, const at::Tensor& written,
+                        const at::Tensor& read, const Arguments&... arguments) {
   launch(name_for(name, read.scalar_type()), tiles.grid(blocks), tiles.rows, tiles.channels,
          tiles.tiles, tiles.packed, as_int(written.size(2)), as_int(written.size(3)),
          as_int(read.size(2)), as_int(read.size(3)), as_int(layer.stride), as_int(layer.padding),
@@ -338,23 +338,23 @@ void launch_convolution(const char* name, const RowTiles& tiles, std::int64_t bl
 
 /// Writes the output of a depthwise convolution of `read` or, if `is_gradient`, the input gradient,
 /// given the output gradient `read`.
-void launch_depthwise(const Depthwise& layer, const at::Tensor& read, const at::Tensor& weight,
-                      bool is_gradient, const at::Tensor& written) {
+void launch_depthwise(const ChannelConvolution& layer, const at::Tensor& read,
+                      const at::Tensor& weight, bool is_gradient, const at::Tensor& written) {
   const RowTiles tiles(written, {read}, sum_pack(read));
   launch_convolution("depthwise", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, written, read,
                      weight, is_gradient, written);
 }
 
 /// Writes the output for images with a single channel.
-void launch_single_channel(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight,
-                           const at::Tensor& y) {
+void launch_single_channel(const ChannelConvolution& layer, const at::Tensor& x,
+                           const at::Tensor& weight, const at::Tensor& y) {
   const RowTiles tiles(y, {}, kMapPack);
   launch_convolution("single_channel", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, y, x,
                      weight, y);
 }
 
 /// Returns the gradient of the weight.
-at::Tensor convolution_weight_gradient(const Depthwise& layer, const at::Tensor& x,
+at::Tensor convolution_weight_gradient(const ChannelConvolution& layer, const at::Tensor& x,
                                        const at::Tensor& dy, const at::Tensor& weight) {
   const bool single = x.size(1) < dy.size(1);
   const RowTiles tiles = single ? RowTiles(dy, {}, kMapPack) : RowTiles(dy, {x}, sum_pack(x));
@@ -370,7 +370,7 @@ at::Tensor convolution_weight_gradient(const Depthwise& layer, const at::Tensor&
 
 }  // namespace
 
-bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight) {
+bool can_convolve(const ChannelConvolution& layer, const at::Tensor& x, const at::Tensor& weight) {
   constexpr std::int64_t kMaxChannels =
       kArrivedBlocks / 5 * kTileChannels;  // one counter per tile and kernel row
   return is_f32_or_bf16(x) && x.dim() == 4 && x.numel() > 0 &&
@@ -383,10 +383,10 @@ bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor&
 
 namespace {
 
-class DepthwiseConvolution : public torch::autograd::Function<DepthwiseConvolution> {
+class ChannelConvolutionFunction : public torch::autograd::Function<ChannelConvolutionFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            const Depthwise& layer) {
+                            const ChannelConvolution& layer) {
     const auto size_of = [&](std::int64_t size) {
       return (size + 2 * layer.padding - layer.kernel) / layer.stride + 1;
     };
@@ -407,8 +407,8 @@ class DepthwiseConvolution : public torch::autograd::Function<DepthwiseConvoluti
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
-    const Depthwise layer{weight.size(2), context->saved_data["stride"].toInt(),
-                          context->saved_data["padding"].toInt()};
+    const ChannelConvolution layer{weight.size(2), context->saved_data["stride"].toInt(),
+                                   context->saved_data["padding"].toInt()};
     const at::Tensor dy = gradients[0].contiguous(kChannelsLast);
     at::Tensor of_x;
     if (context->needs_input_grad(0)) {
@@ -423,8 +423,9 @@ class DepthwiseConvolution : public torch::autograd::Function<DepthwiseConvoluti
 
 }  // namespace
 
-at::Tensor convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight) {
-  return DepthwiseConvolution::apply(x, weight, layer);
+at::Tensor convolve(const ChannelConvolution& layer, const at::Tensor& x,
+                    const at::Tensor& weight) {
+  return ChannelConvolutionFunction::apply(x, weight, layer);
 }
 
 }  // namespace mnist_train::kernels

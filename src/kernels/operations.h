@@ -147,9 +147,9 @@ bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const 
 at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& bias);
 
-/// A depthwise convolution, or one of images with a single channel, with the same stride and zero
-/// padding in both directions.
-struct Depthwise {
+/// A convolution whose output channels read one input channel each: a depthwise one, or one of
+/// single-channel images. Kernel, stride and zero padding are the same in both directions.
+struct ChannelConvolution {
   std::int64_t kernel = 3;
   std::int64_t stride = 1;
   std::int64_t padding = 0;
@@ -159,9 +159,10 @@ struct Depthwise {
 /// I is C, or 1 if x needs no gradient. Both must be fp32 or both bf16, the weight contiguous, the
 /// kernel 3x3 or 5x5, and the padding less than the kernel; x may have at most 2^31 - 1 values, and
 /// C is at most 13,056.
-bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight);
+bool can_convolve(const ChannelConvolution& layer, const at::Tensor& x, const at::Tensor& weight);
 
-/// Returns the output [N,C,H',W'] for channels_last x, in the same format. See gpu/depthwise.cu.
-at::Tensor convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight);
+/// Returns the output [N,C,H',W'] for channels_last x, in the same format. See
+/// gpu/channel_convolution.cu.
+at::Tensor convolve(const ChannelConvolution& layer, const at::Tensor& x, const at::Tensor& weight);
 
 }  // namespace mnist_train::kernels

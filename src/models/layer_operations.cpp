@@ -48,10 +48,10 @@ at::Tensor convolve_by_kernels(const torch::nn::Conv2dImpl& layer, const at::Ten
       options.dilation()->at(1) != 1) {
     return {};
   }
-  const kernels::Depthwise depthwise{options.kernel_size()->at(0), options.stride()->at(0),
-                                     (*padding)->at(0)};
-  if (!kernels::can_convolve(depthwise, images, layer.weight)) return {};
-  return kernels::convolve(depthwise, images.contiguous(at::MemoryFormat::ChannelsLast),
+  const kernels::ChannelConvolution convolution{options.kernel_size()->at(0),
+                                                options.stride()->at(0), (*padding)->at(0)};
+  if (!kernels::can_convolve(convolution, images, layer.weight)) return {};
+  return kernels::convolve(convolution, images.contiguous(at::MemoryFormat::ChannelsLast),
                            layer.weight);
 }
 

@@ -15,7 +15,7 @@
 #include "kernels/gpu/row_tiles.cu"
 #include "kernels/gpu/batch_norm.cu"
 #include "kernels/gpu/linear_activation.cu"
-#include "kernels/gpu/depthwise.cu"
+#include "kernels/gpu/channel_convolution.cu"
 // clang-format on
 
 #include "base/error.h"

@@ -36,16 +36,16 @@ const std::vector<ImageSizes> kDepthwiseImages{
     {1, 130, 5, 4},     {33, 24, 9, 8},       {200, 16, 8, 7},     {2, 656, 4, 4},
     {2, 6, 7, 5, true}, {70, 20, 9, 8, true}, {3, 72, 6, 6, true}, {1, 130, 5, 4, true}};
 
-const std::vector<kernels::Depthwise> kDepthwiseLayers{{3, 1, 1}, {3, 2, 1}, {3, 1, 0}, {3, 3, 2},
-                                                       {5, 1, 2}, {5, 2, 2}, {5, 2, 0}, {5, 1, 4}};
+const std::vector<kernels::ChannelConvolution> kDepthwiseLayers{
+    {3, 1, 1}, {3, 2, 1}, {3, 1, 0}, {3, 3, 2}, {5, 1, 2}, {5, 2, 2}, {5, 2, 0}, {5, 1, 4}};
 
-at::Tensor by_libtorch(const kernels::Depthwise& layer, const at::Tensor& x,
+at::Tensor by_libtorch(const kernels::ChannelConvolution& layer, const at::Tensor& x,
                        const at::Tensor& weight) {
   return at::conv2d(x, weight, {}, layer.stride, layer.padding, 1, x.size(1));
 }
 
-void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes, at::ScalarType type,
-                     at::Device device) {
+void check_depthwise(const kernels::ChannelConvolution& layer, const ImageSizes& sizes,
+                     at::ScalarType type, at::Device device) {
   const std::int64_t inputs = sizes.single ? 1 : sizes.channels;
   const at::Tensor x = at::randn({sizes.count, inputs, sizes.height, sizes.width})
                            .to(type)
@@ -88,7 +88,7 @@ void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes, a
 void check_depthwise_layers(at::Device device) {
   torch::manual_seed(12);
   for (const ImageSizes& images : kDepthwiseImages) {
-    for (const kernels::Depthwise& layer : kDepthwiseLayers) {
+    for (const kernels::ChannelConvolution& layer : kDepthwiseLayers) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
         spoil_memory();
         check_depthwise(layer, images, type, device);
@@ -132,7 +132,7 @@ TEST_CASE("networks with depthwise convolutions train the same with and without 
   const TrainedOnce expected = train_once(with_depthwise_layers(), {20, 1, 12, 12}, type);
   const EmulatedKernels emulated;
   const TrainedOnce found = train_once(with_depthwise_layers(), {20, 1, 12, 12}, type);
-  CHECK(count_operations(found.scores, "DepthwiseConvolution") == 4);
+  CHECK(count_operations(found.scores, "ChannelConvolutionFunction") == 4);
   check_agreement(found.tensors, expected.tensors, type);
 }
 
@@ -160,6 +160,6 @@ TEST_CASE("LibTorch computes convolutions that the depthwise kernels do not supp
     const auto layer = std::make_shared<torch::nn::Conv2dImpl>(Options(options).bias(false));
     const at::Tensor y = models::convolve(*layer, x);
     CHECK(y.equal(layer->forward(x)));
-    CHECK(count_operations(y, "DepthwiseConvolution") == 0);
+    CHECK(count_operations(y, "ChannelConvolutionFunction") == 0);
   }
 }

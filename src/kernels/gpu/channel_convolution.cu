@@ -11,7 +11,7 @@ constexpr unsigned kTileChannels = 64;  // at most, see row_tiles.cu
 constexpr unsigned kMaxElements = 25;   // of a kernel
 
 /// Sizes of the images whose pixels are the rows of a RowTile, and of the images that kernels read.
-struct DepthwiseSizes {
+struct ConvolutionSizes {
   int height, width;
   int read_height, read_width;
   int stride, padding;
@@ -19,7 +19,7 @@ struct DepthwiseSizes {
 
 /// The pixel that corresponds to a row, and the index of its image.
 struct RowPosition {
-  __device__ RowPosition(int64 row, const DepthwiseSizes& sizes) {
+  __device__ RowPosition(int64 row, const ConvolutionSizes& sizes) {
     const auto index = static_cast<unsigned>(row);
     const auto width = static_cast<unsigned>(sizes.width);
     const auto height = static_cast<unsigned>(sizes.height);
@@ -35,7 +35,7 @@ struct RowPosition {
 /// Returns the coordinate that an element of the kernel reads for a coordinate of the output or, if
 /// `is_gradient`, of the input; -1 if there is none.
 template <bool is_gradient>
-__device__ inline int read_coordinate(int coordinate, int element, const DepthwiseSizes& sizes,
+__device__ inline int read_coordinate(int coordinate, int element, const ConvolutionSizes& sizes,
                                       int size) {
   const int scaled = is_gradient ? coordinate + sizes.padding - element
                                  : coordinate * sizes.stride + element - sizes.padding;
@@ -68,7 +68,7 @@ __device__ inline float* weights_of_tile() {
 /// Writes the output or, if `is_gradient`, the gradient of the input.
 template <class T, int size, int kernel, Reads reads, bool is_gradient>
 __device__ inline void convolve(const RowTile<size>& tile, const T* read, const T* weights,
-                                const DepthwiseSizes& sizes, T* written) {
+                                const ConvolutionSizes& sizes, T* written) {
   constexpr unsigned kElements = kernel * kernel;
   float* const of_tile = weights_of_tile();
   for (unsigned i = threadIdx.x; i < kElements * tile.channels; i += blockDim.x) {
@@ -101,7 +101,7 @@ __device__ inline void convolve(const RowTile<size>& tile, const T* read, const 
 
 template <class T, int size>
 __device__ inline void depthwise(const RowTile<size>& tile, const T* read, const T* weights,
-                                 const DepthwiseSizes& sizes, int kernel, int is_gradient,
+                                 const ConvolutionSizes& sizes, int kernel, int is_gradient,
                                  T* written) {
   constexpr Reads kReads = Reads::kSameChannel;
   if (kernel == 3 && is_gradient == 0) {
@@ -117,7 +117,7 @@ __device__ inline void depthwise(const RowTile<size>& tile, const T* read, const
 
 template <class T, int size>
 __device__ inline void single_channel(const RowTile<size>& tile, const T* read, const T* weights,
-                                      const DepthwiseSizes& sizes, int kernel, T* written) {
+                                      const ConvolutionSizes& sizes, int kernel, T* written) {
   constexpr Reads kReads = Reads::kOnlyChannel;
   if (kernel == 3) {
     convolve<T, size, 3, kReads, false>(tile, read, weights, sizes, written);
@@ -130,7 +130,7 @@ __device__ inline void single_channel(const RowTile<size>& tile, const T* read, 
 /// kernel, kernel, channels]; `arrived` has one counter per tile and row.
 template <class T, int size, int kernel, Reads reads>
 __device__ inline void sum_weights(const RowTile<size>& tile, const T* x, const T* dy,
-                                   const DepthwiseSizes& sizes, T* gradient, float* partial_sums,
+                                   const ConvolutionSizes& sizes, T* gradient, float* partial_sums,
                                    unsigned* arrived) {
   struct Read {
     Pack<T, size> dy;
@@ -180,7 +180,7 @@ __device__ inline void sum_weights(const RowTile<size>& tile, const T* x, const 
 
 template <Reads reads, class T, int size>
 __device__ inline void weight_gradient(const RowTile<size>& tile, const T* x, const T* dy,
-                                       const DepthwiseSizes& sizes, int kernel, T* gradient,
+                                       const ConvolutionSizes& sizes, int kernel, T* gradient,
                                        float* partial_sums, unsigned* arrived) {
   if (kernel == 3) {
     sum_weights<T, size, 3, reads>(tile, x, dy, sizes, gradient, partial_sums, arrived);
@@ -203,32 +203,32 @@ __device__ inline void single_channel_weights(const RowTile<size>& tile, Argumen
 #define TILED_IMAGES                                                                         \
   int64 rows, int64 channels, int tiles, int packed, int height, int width, int read_height, \
       int read_width, int stride, int padding, int kernel
-#define DEPTHWISE_SIZES \
-  DepthwiseSizes{height, width, read_height, read_width, stride, padding}, kernel
+#define CONVOLUTION_SIZES \
+  ConvolutionSizes{height, width, read_height, read_width, stride, padding}, kernel
 
-#define DEPTHWISE(suffix, T, size)                                                         \
-  extern "C" __global__ __launch_bounds__(kTiledThreads) void depthwise_##suffix(          \
-      TILED_IMAGES, const T* read, const T* weights, int is_gradient, T* written) {        \
-    CALL_PACKED(depthwise, T, size, read, weights, DEPTHWISE_SIZES, is_gradient, written); \
-  }                                                                                        \
+#define DEPTHWISE(suffix, T, size)                                                           \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void depthwise_##suffix(            \
+      TILED_IMAGES, const T* read, const T* weights, int is_gradient, T* written) {          \
+    CALL_PACKED(depthwise, T, size, read, weights, CONVOLUTION_SIZES, is_gradient, written); \
+  }                                                                                          \
   EXPORT_KERNEL(depthwise_##suffix)
 FOR_EACH_TYPE(DEPTHWISE)
 
 #define SINGLE_CHANNEL(suffix, T, size)                                                \
   extern "C" __global__ __launch_bounds__(kTiledThreads) void single_channel_##suffix( \
       TILED_IMAGES, const T* read, const T* weights, T* written) {                     \
-    CALL_PACKED(single_channel, T, size, read, weights, DEPTHWISE_SIZES, written);     \
+    CALL_PACKED(single_channel, T, size, read, weights, CONVOLUTION_SIZES, written);   \
   }                                                                                    \
   EXPORT_KERNEL(single_channel_##suffix)
 FOR_EACH_TYPE_BY_FOUR(SINGLE_CHANNEL)
 
-#define WEIGHT_GRADIENT(name, suffix, T, size)                                               \
-  extern "C" __global__ __launch_bounds__(kTiledThreads) void name##_##suffix(               \
-      TILED_IMAGES, const T* x, const T* dy, T* gradient, float* partial_sums,               \
-      unsigned* arrived) {                                                                   \
-    CALL_PACKED_SHARED(name, static_cast<unsigned>(kernel), T, size, x, dy, DEPTHWISE_SIZES, \
-                       gradient, partial_sums, arrived);                                     \
-  }                                                                                          \
+#define WEIGHT_GRADIENT(name, suffix, T, size)                                                 \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void name##_##suffix(                 \
+      TILED_IMAGES, const T* x, const T* dy, T* gradient, float* partial_sums,                 \
+      unsigned* arrived) {                                                                     \
+    CALL_PACKED_SHARED(name, static_cast<unsigned>(kernel), T, size, x, dy, CONVOLUTION_SIZES, \
+                       gradient, partial_sums, arrived);                                       \
+  }                                                                                            \
   EXPORT_KERNEL(name##_##suffix)
 #define DEPTHWISE_WEIGHTS(suffix, T, size) WEIGHT_GRADIENT(depthwise_weights, suffix, T, size)
 FOR_EACH_TYPE(DEPTHWISE_WEIGHTS)
