@@ -77,7 +77,7 @@ def binary() -> str:
 
 
 def run_folder(hp: Hyperparameters) -> Path:
-    """Returns the run folder. In a shared folder, all attempts use the same one, but different hyperparameters different ones."""
+    """Returns the run folder. In a shared folder, all attempts at an execution have one run folder per set of hyperparameters."""
     context = flytekit.current_context()
     shared = os.environ.get("MNIST_TRAIN_RUNS")
     if not shared:
@@ -94,7 +94,7 @@ def mark_recoverable():
 
 
 def raise_for(code: int):
-    """Raises an error for an exit code. Signals are negative codes, or 128 + number if the program returned them."""
+    """Raises an error for an exit code. Death by signal N is the code -N, or 128 + N if a shell reported it."""
     if code == 0:
         return
     if code == DISTRIBUTED or code < 0 or code > 128:

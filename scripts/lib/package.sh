@@ -10,8 +10,8 @@ require_build() {
   build "$build" "$@"
 }
 
-# built_with NAME: prints the version that `mnist-train --version` gives for NAME, such as 2.11.0 for LibTorch.
-built_with() { "$build/bin/mnist-train" --version | grep -oP "(^|, )$1 \K[^, ]+"; }
+# version_of NAME: prints the version that `mnist-train --version` gives for NAME, such as 2.11.0 for LibTorch.
+version_of() { "$build/bin/mnist-train" --version | grep -oP "(^|, )$1 \K[^, ]+"; }
 
 # copy_libraries FOLDER PROGRAM...: copies the shared libraries that the programs need, directly or indirectly, including
 # libwebp, which they load when they read the first WebP image.
