@@ -245,15 +245,15 @@ report::EpochRecord epoch_record(const train::Progress& progress, const Evaluati
   return record;
 }
 
-/// Returns the misclassified images of an evaluation that the run records.
-std::vector<report::Mistake> choose_mistakes(const eval::Evaluation& evaluation,
-                                             const data::ImageSet& images) {
-  std::vector<report::Mistake> mistakes;
-  for (const auto& [sample, predicted_class, confidence] : evaluation.wrong_predictions) {
+/// Returns the predictions with their labels, but without images and files.
+std::vector<report::Prediction> rows_of(const std::vector<eval::SamplePrediction>& predictions,
+                                        const data::ImageSet& images) {
+  std::vector<report::Prediction> rows;
+  for (const auto& [sample, predicted_class, scores] : predictions) {
     const auto truth = images.labels[static_cast<std::size_t>(sample)];
-    mistakes.push_back({sample, "", predicted_class, truth, {{predicted_class, confidence}}});
+    rows.push_back({sample, "", predicted_class, truth, scores});
   }
-  return report::choose_mistakes(std::move(mistakes));
+  return rows;
 }
 
 }  // namespace
@@ -384,11 +384,18 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
     const std::int64_t shown_channels = test.channels == 3 ? 3 : 1;
     return imaging::from_planes(test.image(id).data(), shown_channels, test.height, test.width);
   };
-  result.predictions = predictions(evaluations.test, result.test_image);
-  if (worker_.config.report.predictions.batches > 0) {
-    result.mistakes = choose_mistakes(evaluations.test, test);
+  result.predictions = rows_of(evaluations.test.predictions, test);
+  for (std::size_t i = 0; i < result.predictions.size(); ++i) {
+    report::Prediction& row = result.predictions[i];
+    if (images_.size() == i) images_.push_back(report::png_uri(result.test_image(row.id)));
+    row.image = images_[i];
   }
-  for (report::Mistake& mistake : result.mistakes) mistake.file = test.path(mistake.id);
+  if (worker_.config.report.predictions.batches > 0) {
+    result.mistakes = report::choose_mistakes(rows_of(evaluations.test.wrong_predictions, test));
+  }
+  for (auto* rows : {&result.predictions, &result.mistakes}) {
+    for (report::Prediction& row : *rows) row.file = test.path(row.id);
+  }
   if (worker_.config.report.histograms) result.histograms = weight_histograms(trainer_);
   summary_.test_loss = evaluations.test.loss;
   summary_.test_accuracy = evaluations.test.accuracy;
@@ -399,18 +406,6 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   for_each_sink([&](report::Sink& sink) { sink.epoch(result); });
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = progress.samples_seen;
-}
-
-std::vector<report::Prediction> RunRecorder::predictions(
-    const eval::Evaluation& test, const std::function<imaging::Image(std::int64_t)>& image) {
-  std::vector<report::Prediction> rows;
-  for (const auto& [sample, predicted_class, scores] : test.predictions) {
-    if (images_.size() == rows.size()) images_.push_back(report::png_uri(image(sample)));
-    rows.push_back({sample, images_[rows.size()], predicted_class,
-                    dataset_.test.labels[static_cast<std::size_t>(sample)], scores,
-                    dataset_.test.path(sample)});
-  }
-  return rows;
 }
 
 void RunRecorder::add_times(const Evaluations& evaluations, report::EpochResult& result) {

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -148,8 +147,6 @@ class RunRecorder {
   void begin(const ResumedRun& resumed);
   template <class Call>
   void for_each_sink(const Call& call);
-  std::vector<report::Prediction> predictions(
-      const eval::Evaluation& test, const std::function<imaging::Image(std::int64_t)>& image);
   void add_times(const Evaluations& evaluations, report::EpochResult& result);
   void end(const std::string& status);
 

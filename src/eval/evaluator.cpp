@@ -159,8 +159,9 @@ class EvaluationSums {
       if (predicted == label) {
         ++counts.correct[label];
       } else {
-        result.wrong_predictions.push_back(
-            {sample, static_cast<std::int64_t>(predicted), std::isnan(guess[1]) ? 0 : guess[1]});
+        const auto number = static_cast<std::int64_t>(predicted);
+        const double confidence = std::isnan(guess[1]) ? 0 : guess[1];
+        result.wrong_predictions.push_back({sample, number, {{number, confidence}}});
       }
     }
     result.accuracy = fraction_of(counts.right(), result.samples);

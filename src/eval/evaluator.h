@@ -24,13 +24,6 @@ struct SamplePrediction {
   std::vector<std::pair<std::int64_t, double>> scores;
 };
 
-/// A misclassified sample.
-struct WrongPrediction {
-  std::int64_t sample = 0;  // index in the image set
-  std::int64_t predicted_class = 0;
-  double confidence = 0;  // probability of that class; 0 if NaN
-};
-
 /// Computes the logits of a series of batches on a CPU with a cascade. A bf16 copy of the model
 /// evaluates all samples; the model recomputes, across batches, those that the copy does not
 /// classify correctly by a clear margin and those whose scores are requested. Predictions and the
@@ -83,8 +76,9 @@ struct EvaluationRequest {
 
 /// The result for an entire image set.
 struct Evaluation : EvaluationFigures {
-  std::vector<SamplePrediction> predictions = {};       // of the requested samples, in order
-  std::vector<WrongPrediction> wrong_predictions = {};  // all, ascending
+  std::vector<SamplePrediction> predictions = {};  // of the requested samples, in order
+  // All misclassified samples, ascending. The only score is that of the predicted class; 0 if NaN.
+  std::vector<SamplePrediction> wrong_predictions = {};
 };
 
 /// Evaluates a model on an image set. Each rank evaluates contiguous shards in batches of at most

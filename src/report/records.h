@@ -103,7 +103,8 @@ std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_wei
 /// Minimum number of classes for which top-5 accuracy is shown; with fewer, it says little.
 inline constexpr std::int64_t kTop5Classes = 50;
 
-/// The prediction for one test image: a line of predictions.jsonl.
+/// The prediction for one test image: a line of predictions.jsonl or, with only the score of the
+/// guess, of mistakes.jsonl.
 struct Prediction {
   std::int64_t id = 0;     // position in the test set
   std::string image;       // data: URI of a PNG or, for a mistake, a PNG or JPEG; may be empty
@@ -120,16 +121,14 @@ struct Prediction {
   }
 };
 
-/// A misclassified test image: a line of mistakes.jsonl. Contains only the score of the guess.
-using Mistake = Prediction;
-
 /// Maximum number of mistakes kept per evaluation.
 inline constexpr std::size_t kMaxMistakes = 240;
 
 /// Chooses at most `most` mistakes so that rare kinds (pairs of true and predicted class) are
 /// represented: the most confident mistake of each kind, frequent kinds first, then the second of
 /// each kind, and so on.
-std::vector<Mistake> choose_mistakes(std::vector<Mistake> all, std::size_t most = kMaxMistakes);
+std::vector<Prediction> choose_mistakes(std::vector<Prediction> all,
+                                        std::size_t most = kMaxMistakes);
 
 /// Returns the image as a PNG, "data:image/png;base64,…".
 std::string png_uri(const imaging::Image& image);
@@ -157,7 +156,7 @@ struct EpochResult {
   std::vector<double> accuracies{};  // on the test set, one per epoch so far
   std::vector<Prediction> predictions{};
   std::vector<std::pair<std::string, Histogram>> histograms{};  // of weights and gradients, by name
-  std::vector<Mistake> mistakes{};                              // selected, without images
+  std::vector<Prediction> mistakes{};                           // selected, without images
   std::function<imaging::Image(std::int64_t id)> test_image{};  // reads a test image
 };
 

@@ -140,10 +140,10 @@ TEST_CASE("all wrong predictions are returned on any number of ranks") {
         const auto sample = static_cast<std::size_t>(prediction.sample);
         if (prediction.predicted_class == labels[sample]) continue;
         REQUIRE(next < result.wrong_predictions.size());
-        const WrongPrediction& wrong = result.wrong_predictions[next++];
+        const SamplePrediction& wrong = result.wrong_predictions[next++];
         CHECK(wrong.sample == prediction.sample);
         CHECK(wrong.predicted_class == prediction.predicted_class);
-        CHECK(wrong.confidence ==
+        CHECK(wrong.scores.at(0).second ==
               Approx(prediction.scores[static_cast<std::size_t>(wrong.predicted_class)].second));
       }
       CHECK(next > 0);
@@ -182,8 +182,8 @@ TEST_CASE("a bf16 copy of the model changes only the loss, and only slightly") {
   REQUIRE(cascaded.wrong_predictions.size() == expected.wrong_predictions.size());
   for (std::size_t i = 0; i < expected.wrong_predictions.size(); ++i) {
     CHECK(cascaded.wrong_predictions[i].sample == expected.wrong_predictions[i].sample);
-    CHECK(cascaded.wrong_predictions[i].confidence ==
-          Approx(expected.wrong_predictions[i].confidence).epsilon(1e-5));
+    CHECK(cascaded.wrong_predictions[i].scores.at(0).second ==
+          Approx(expected.wrong_predictions[i].scores.at(0).second).epsilon(1e-5));
   }
   for (const int world_size : {2, 3}) {
     const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
@@ -322,9 +322,9 @@ TEST_CASE("balanced accuracy, top-5 accuracy and counts are correct for any numb
         CHECK((classes <= 100 ||
                prediction.scores.front().second == Approx(scores.max().item<double>())));
       }
-      for (const WrongPrediction& wrong : result.wrong_predictions) {
+      for (const SamplePrediction& wrong : result.wrong_predictions) {
         const at::Tensor scores = logits[wrong.sample].softmax(0);
-        CHECK(wrong.confidence ==
+        CHECK(wrong.scores.at(0).second ==
               Approx(scores[wrong.predicted_class].item<double>()).epsilon(1e-4));
       }
     }

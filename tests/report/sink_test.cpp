@@ -150,29 +150,29 @@ TEST_CASE("a NaN score is written as null") {
   CHECK(row.at("score_1") == 0.125);
 }
 
-Mistake mistake(std::int64_t id, std::int64_t guess, std::int64_t truth, double confidence) {
+Prediction mistake(std::int64_t id, std::int64_t guess, std::int64_t truth, double confidence) {
   return {id, "", guess, truth, {{guess, confidence}}};
 }
 
-std::vector<std::int64_t> ids_of(const std::vector<Mistake>& mistakes) {
+std::vector<std::int64_t> ids_of(const std::vector<Prediction>& mistakes) {
   std::vector<std::int64_t> ids;
-  for (const Mistake& row : mistakes) ids.push_back(row.id);
+  for (const Prediction& row : mistakes) ids.push_back(row.id);
   return ids;
 }
 
 TEST_CASE("the most confident mistakes of each kind are selected, the most frequent kinds first") {
   // 4 is predicted as 9 three times, 1 as 7 twice, 5 as 3 once.
-  const std::vector<Mistake> all{mistake(0, 9, 4, 0.6), mistake(1, 9, 4, 0.9),
-                                 mistake(2, 7, 1, 0.5), mistake(3, 9, 4, 0.8),
-                                 mistake(4, 7, 1, 0.5), mistake(5, 3, 5, 0.1)};
+  const std::vector<Prediction> all{mistake(0, 9, 4, 0.6), mistake(1, 9, 4, 0.9),
+                                    mistake(2, 7, 1, 0.5), mistake(3, 9, 4, 0.8),
+                                    mistake(4, 7, 1, 0.5), mistake(5, 3, 5, 0.1)};
   CHECK(ids_of(choose_mistakes(all)) == std::vector<std::int64_t>{1, 2, 5, 3, 4, 0});
   CHECK(ids_of(choose_mistakes(all, 4)) == std::vector<std::int64_t>{1, 2, 5, 3});
   CHECK(choose_mistakes({}).empty());
-  std::vector<Mistake> reversed(all.rbegin(), all.rend());
+  std::vector<Prediction> reversed(all.rbegin(), all.rend());
   CHECK(ids_of(choose_mistakes(reversed)) == ids_of(choose_mistakes(all)));
 }
 
-EpochResult with_mistakes(std::vector<Mistake> mistakes,
+EpochResult with_mistakes(std::vector<Prediction> mistakes,
                           std::function<imaging::Image(std::int64_t)> test_image) {
   return {.predictions = {{0, "", 0, 0, {{0, 1}, {1, 0}}}},
           .mistakes = std::move(mistakes),
@@ -210,7 +210,7 @@ TEST_CASE("an epoch's mistakes replace earlier ones, and each image is encoded o
 
 TEST_CASE("images of mistakes are limited to two megabytes, but the number of lines is not") {
   const Records run;
-  std::vector<Mistake> mistakes;
+  std::vector<Prediction> mistakes;
   for (std::int64_t id = 0; id < 240; ++id) mistakes.push_back(mistake(id, 1, 0, 0.5));
   std::vector<std::uint8_t> noise(std::size_t{3} * 64 * 64);
   std::ranges::generate(noise, [random = std::minstd_rand()]() mutable {

@@ -30,7 +30,7 @@ using PicturedKinds = std::set<std::pair<std::int64_t, std::int64_t>>;
 
 PicturedKinds pictured_kinds(const RunFiles& run) {
   PicturedKinds kinds;
-  for (const Mistake& mistake : run.mistakes) kinds.insert({mistake.truth, mistake.guess});
+  for (const Prediction& mistake : run.mistakes) kinds.insert({mistake.truth, mistake.guess});
   return kinds;
 }
 
@@ -193,7 +193,7 @@ std::string mistakes_verdict(const RunFiles& run) {
 }
 
 /// Returns an item of the image list, and adds its kind to `kinds`, those of the items so far.
-std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds& kinds) {
+std::string thumbnail(const RunFiles& run, const Prediction& mistake, PicturedKinds& kinds) {
   const std::string truth = escaped_class(run, mistake.truth);
   std::string picture = "<span class=\"soft omitted\">omitted</span>";
   if (!mistake.image.empty()) {

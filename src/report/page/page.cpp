@@ -222,14 +222,14 @@ bool is_picture(std::string_view uri) {
 
 /// Reads a line of mistakes.jsonl. The image is cleared unless it is a PNG or JPEG, and a
 /// confidence that is not a number becomes 0.
-Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
+Prediction mistake_of(const nlohmann::json& json, const std::string& where) {
   const auto integer = [&](const char* key) {
     const double number = number_in(json, key);
     if (std::isnan(number))
       refuse_content(where, fmt::format("\"{}\" is missing or not a number", key));
     return std::abs(number) < 9e15 ? static_cast<std::int64_t>(number) : 0;
   };
-  Mistake mistake{integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
+  Prediction mistake{integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
   if (!is_picture(mistake.image)) mistake.image.clear();
   mistake.file = text_in(json, "file");
   const double confidence = number_in(json, "confidence");

@@ -35,7 +35,7 @@ struct RunFiles {
   std::vector<StepRecord> steps;
   std::vector<RunEpoch> epochs;
   ClassCounts counts;  // of the last evaluation
-  std::vector<Mistake> mistakes;
+  std::vector<Prediction> mistakes;
   std::vector<std::string> class_names;  // by number; empty if the data contain no names
   double seconds_since_start = 0;        // since the last start; 0 if not live
 
