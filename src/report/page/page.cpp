@@ -164,39 +164,25 @@ Record record_of(const nlohmann::json& json) {
   return record;
 }
 
-std::vector<std::int64_t> counts_of(const nlohmann::json& list, const std::string& where) {
-  std::vector<std::int64_t> counts;
-  for (const nlohmann::json& count : list) {
-    if (!count.is_number_unsigned()) refuse_content(where, "found something other than counts");
-    counts.push_back(count.get<std::int64_t>());
-  }
-  return counts;
-}
-
-ClassCounts read_confusion(const nlohmann::json& rows, const std::string& where) {
-  const std::size_t classes = rows.size();
-  if (classes == 0 || classes > settings::kMaxConfusionClasses) {
-    refuse_content(where, "confusion is not a matrix of counts");
-  }
-  std::vector<std::int64_t> confusion;
-  for (const nlohmann::json& row : rows) {
-    if (row.size() != classes) refuse_content(where, "confusion is not square");
-    const std::vector<std::int64_t> counts = counts_of(row, where);
-    confusion.insert(confusion.end(), counts.begin(), counts.end());
-  }
-  return count_by_class(std::move(confusion), static_cast<std::int64_t>(classes));
-}
-
-ClassCounts read_class_counts(const nlohmann::json& json, const std::string& where) {
+/// Reads the confusion matrix of an epoch or, for many classes, its class_counts.
+ClassCounts counts_of(const nlohmann::json& epoch, const std::string& where) {
+  const auto append = [&](const nlohmann::json& list, std::size_t classes,
+                          std::vector<std::int64_t>& counts) {
+    const auto is_count = [](const nlohmann::json& item) { return item.is_number_unsigned(); };
+    if (list.size() != classes || !std::all_of(list.begin(), list.end(), is_count)) {
+      refuse_content(where, "a list does not contain a count for each class");
+    }
+    counts.insert(counts.end(), list.begin(), list.end());
+  };
   ClassCounts counts;
-  ClassCounts::visit(counts, [&](const std::string& key, auto& list) {
-    list = counts_of(value_in(json, key), where);
-  });
-  const std::size_t classes = counts.samples.size();
-  if (classes == 0 || classes > settings::kMaxClasses || counts.predicted.size() != classes ||
-      counts.correct.size() != classes) {
-    refuse_content(where, "class_counts is not three lists of equal lengths");
+  if (const nlohmann::json& rows = value_in(epoch, "confusion"); !rows.is_null()) {
+    for (const nlohmann::json& row : rows) append(row, rows.size(), counts.confusion);
+    return count_by_class(std::move(counts.confusion), static_cast<std::int64_t>(rows.size()));
   }
+  const nlohmann::json& lists = value_in(epoch, "class_counts");
+  ClassCounts::visit(counts, [&](const std::string& key, auto& list) {
+    append(value_in(lists, key), value_in(lists, "samples").size(), list);
+  });
   return counts;
 }
 
@@ -204,9 +190,7 @@ ClassCounts read_class_counts(const nlohmann::json& json, const std::string& whe
 void add_epoch(const nlohmann::json& json, const std::string& where, RunFiles& run) {
   RunEpoch& epoch = run.epochs.emplace_back(record_of<RunEpoch>(json));
   epoch.seconds = record_of<TimeSplit>(value_in(json, "seconds"));
-  run.counts = json.contains("confusion")      ? read_confusion(json["confusion"], where)
-               : json.contains("class_counts") ? read_class_counts(json["class_counts"], where)
-                                               : ClassCounts();
+  run.counts = counts_of(json, where);
 }
 
 /// Returns whether the URI is an inline base64 PNG or JPEG, so that it loads nothing.
