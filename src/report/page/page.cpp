@@ -142,8 +142,7 @@ class PageSink : public Sink {
   fs::path folder_;
 };
 
-constexpr std::size_t kMaxSmallFile = 16 << 20;
-constexpr std::size_t kMaxLargeFile = std::size_t{1} << 30;
+constexpr std::size_t kMaxFile = std::size_t{1} << 30;
 
 [[noreturn]] void refuse_content(const std::string& where, const std::string& reason) {
   throw Error(ExitCode::kData, where + ": " + reason);
@@ -222,9 +221,8 @@ Prediction mistake_of(const nlohmann::json& json, const std::string& where) {
 }
 
 /// Returns the content of a file, or "" if it does not exist.
-std::string read_if_there(const fs::path& path, std::size_t max_bytes) {
-  std::error_code error;
-  return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData) : "";
+std::string read_if_there(const fs::path& path) {
+  return is_there(path) ? read_file(path, kMaxFile, ExitCode::kData) : "";
 }
 
 nlohmann::json parse_file(const fs::path& path, const std::string& text) {
@@ -237,8 +235,8 @@ nlohmann::json parse_file(const fs::path& path, const std::string& text) {
 /// Calls `take(object, "FILE:LINE")` for each complete line that contains a JSON object. Throws for
 /// other lines unless `lenient`.
 template <typename Take>
-void for_each_line(const fs::path& path, std::size_t max_bytes, bool lenient, const Take& take) {
-  const std::string text = read_if_there(path, max_bytes);
+void for_each_line(const fs::path& path, bool lenient, const Take& take) {
+  const std::string text = read_if_there(path);
   std::size_t begin = 0;
   std::int64_t line = 0;
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
@@ -348,24 +346,24 @@ RunFiles read_run(const fs::path& folder) {
   const UniqueFd lock(
       ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   run.live = lock.valid() && is_file_locked(lock.get());  // held as long as the run lasts
-  const auto object_in = [&folder](const char* file, std::size_t max_bytes) {
-    return parse_file(folder / file, read_if_there(folder / file, max_bytes));
+  const auto object_in = [&folder](const char* file) {
+    return parse_file(folder / file, read_if_there(folder / file));
   };
-  run.config_text = read_if_there(folder / files::kConfig, kMaxSmallFile);
+  run.config_text = read_if_there(folder / files::kConfig);
   run.config = parse_file(folder / files::kConfig, run.config_text);
-  run.summary = object_in(files::kSummary, kMaxSmallFile);
-  run.dataset = object_in(files::kDataset, kMaxLargeFile);
-  for_each_line(folder / files::kLineage, kMaxLargeFile, /*lenient=*/true,
+  run.summary = object_in(files::kSummary);
+  run.dataset = object_in(files::kDataset);
+  for_each_line(folder / files::kLineage, /*lenient=*/true,
                 [&](const auto& json, const std::string&) { run.starts.push_back(json); });
   if (!run.starts.empty()) run.facts = run.starts.back();
   if (run.summary.is_object()) run.facts.update(run.summary);
   run.class_names = class_names_in(value_in(run.facts, "data"));
-  for_each_line(folder / files::kMistakes, kMaxSmallFile, /*lenient=*/false,
+  for_each_line(folder / files::kMistakes, /*lenient=*/false,
                 [&](const auto& json, const auto& where) {
                   if (run.mistakes.size() == kMaxMistakes) return;
                   run.mistakes.push_back(mistake_of(json, where));
                 });
-  for_each_line(folder / files::kMetrics, kMaxLargeFile, /*lenient=*/false,
+  for_each_line(folder / files::kMetrics, /*lenient=*/false,
                 [&](const auto& json, const auto& where) {
                   const std::string event = text_in(json, "event");
                   if (event == "step") run.steps.push_back(record_of<StepRecord>(json));
