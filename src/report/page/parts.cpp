@@ -12,7 +12,6 @@ namespace mnist_train::report {
 namespace {
 
 constexpr const char* kNotFinite = "–";
-constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
 constexpr std::size_t kMaxPoints = 1000;  // per line
 constexpr std::size_t kMaxDots = 25;
@@ -238,20 +237,13 @@ std::string escape_html(std::string_view text) {
   constexpr std::string_view kSpecial = "&<>\"'";
   constexpr std::array kEntities{"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string escaped;
-  escaped.reserve(text.size() + text.size() / 8);
-  while (!text.empty()) {
-    const std::size_t length = first_character(text).size;
-    const char first = text[0];
-    const bool control =
-        (first >= 0 && first < 0x20 && first != '\n' && first != '\t') || first == 0x7f;
-    if (length == 0 || control) {
-      escaped += kReplacement;
-    } else if (const std::size_t at = kSpecial.find(first); at != std::string_view::npos) {
-      escaped += kEntities[at];
+  for (const char byte : escape_control_bytes(text)) {
+    const std::size_t at = kSpecial.find(byte);
+    if (at == kSpecial.npos) {
+      escaped += byte;
     } else {
-      escaped += text.substr(0, length);
+      escaped += kEntities[at];
     }
-    text.remove_prefix(length == 0 ? 1 : length);
   }
   return escaped;
 }

@@ -75,8 +75,8 @@ std::string make_page(std::span<const RunFiles> runs);
 
 // Building blocks.
 
-/// Escapes text for HTML elements and quoted attributes: &, <, > and quotes become entities;
-/// control characters and invalid UTF-8 become U+FFFD.
+/// Escapes text for HTML elements and quoted attributes: &, <, > and quotes become entities; other
+/// characters are escaped as in `escape_control_bytes`.
 std::string escape_html(std::string_view text);
 
 // Numbers as text. Each function returns "–" for a number that is not finite.
