@@ -315,93 +315,58 @@ std::optional<std::string> misused_extension(const CommandLine& line) {
   return text;
 }
 
-class Parser {
- public:
-  Parser() : app_(make_parser(line_)) {}
+constexpr const char* kHowToSetKeys =
+    "; use --config FILE for a config, --set KEY=VALUE for its keys";
 
-  CommandLine parse(const std::vector<std::string>& arguments) {
-    arguments_ = arguments;
-    try {
-      // CLI11 expects reversed arguments.
-      app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-      take_command();
-    } catch (const CLI::CallForHelp&) {
-      show(app_->help());
-    } catch (const CLI::CallForVersion& version) {
-      show(std::string(version.what()) + "\n");
-    } catch (const CLI::ParseError& error) {
-      refuse_unknown_flag();
-      const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-      refuse(error.what() + std::string(is_extra ? kHowToSetKeys : ""));
-    }
-    return line_;
+/// Refuses the arguments of the chosen command, if there is one.
+[[noreturn]] void refuse_arguments(const CLI::App& app, const std::string& reason) {
+  std::string command = "mnist-train";
+  const auto chosen = app.get_subcommands();
+  if (!chosen.empty()) command += ' ' + chosen.front()->get_name();
+  refuse("{}: {}\nTry `{} --help`.", command, reason, command);
+}
+
+/// Sets the command, and checks the flags that depend on each other.
+void take_command(const CLI::App& app, CommandLine& line) {
+  const std::string name = app.get_subcommands().front()->get_name();
+  line.command = std::ranges::find(kCommands, name, &CommandEntry::name)->command;
+  const bool needs_config = line.command == Command::kTrain || line.command == Command::kPreview;
+  if (needs_config && line.configs.empty()) {
+    refuse_arguments(app, "--config is required, such as --config mnist");
   }
-
- private:
-  void show(std::string text) {
-    line_.command = Command::kShowText;
-    line_.text = std::move(text);
+  if (std::ranges::count(line.configs, "-") > 1) {
+    refuse_arguments(app,
+                     "--config - is given more than once, but there is only one standard input");
   }
-
-  void take_command() {
-    const std::string name = app_->get_subcommands().front()->get_name();
-    line_.command = std::ranges::find(kCommands, name, &CommandEntry::name)->command;
-    const bool needs_config =
-        line_.command == Command::kTrain || line_.command == Command::kPreview;
-    if (needs_config && line_.configs.empty()) {
-      refuse("--config is required, such as --config mnist");
-    }
-    if (std::ranges::count(line_.configs, "-") > 1) {
-      refuse("--config - is given more than once, but there is only one standard input");
-    }
-    if (line_.command == Command::kPredict && line_.images.empty() && !line_.predicts_test) {
-      refuse("IMAGE is required, or --test for the test set of the run");
-    }
-    if (line_.export_input != "float32" && line_.export_format != "onnx") {
-      refuse("--input " + line_.export_input + " needs --format onnx");
-    }
-    if (const auto misuse = misused_extension(line_)) refuse(*misuse);
+  if (line.command == Command::kPredict && line.images.empty() && !line.predicts_test) {
+    refuse_arguments(app, "IMAGE is required, or --test for the test set of the run");
   }
-
-  /// Rejects the first unknown flag, because it may have caused the other errors.
-  void refuse_unknown_flag() const {
-    const auto chosen = app_->get_subcommands();
-    if (chosen.empty()) return;
-    std::vector<std::string> known;
-    for (const CLI::Option* option : chosen.front()->get_options()) {
-      for (const std::string& name : option->get_lnames()) known.push_back(name);
-    }
-    for (const std::string& argument : arguments_) {
-      if (argument == "--") return;
-      const std::string name = argument.substr(0, argument.find('='));
-      if (!name.starts_with("--") || is_among(name.substr(2), known)) continue;
-      refuse("unknown flag " + name + advice_on_flag(name.substr(2), known));
-    }
+  if (line.export_input != "float32" && line.export_format != "onnx") {
+    refuse_arguments(app, "--input " + line.export_input + " needs --format onnx");
   }
+  if (const auto misuse = misused_extension(line)) refuse_arguments(app, *misuse);
+}
 
-  /// Suggests a similar flag, or how to set a config key.
-  static std::string advice_on_flag(const std::string& name,
-                                    const std::vector<std::string>& known) {
-    if (const auto flag = strict_json::closest_name(name, known)) {
-      return "; did you mean --" + *flag + "?";
-    }
-    return is_among("set", known) ? kHowToSetKeys : "";
+/// Rejects the first unknown flag, because it may have caused the other errors. Suggests a similar
+/// flag, or how to set a config key.
+void refuse_unknown_flag(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const auto chosen = app.get_subcommands();
+  if (chosen.empty()) return;
+  std::vector<std::string> known;
+  for (const CLI::Option* option : chosen.front()->get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back(name);
   }
-
-  [[noreturn]] void refuse(const std::string& reason) const {
-    std::string command = "mnist-train";
-    const auto chosen = app_->get_subcommands();
-    if (!chosen.empty()) command += ' ' + chosen.front()->get_name();
-    mnist_train::refuse("{}: {}\nTry `{} --help`.", command, reason, command);
+  for (const std::string& argument : arguments) {
+    if (argument == "--") return;
+    const std::string name = argument.substr(0, argument.find('='));
+    if (!name.starts_with("--") || is_among(name.substr(2), known)) continue;
+    const auto meant = strict_json::closest_name(name.substr(2), known);
+    refuse_arguments(app, "unknown flag " + name +
+                              (meant                    ? "; did you mean --" + *meant + "?"
+                               : is_among("set", known) ? kHowToSetKeys
+                                                        : ""));
   }
-
-  static constexpr const char* kHowToSetKeys =
-      "; use --config FILE for a config, --set KEY=VALUE for its keys";
-
-  std::vector<std::string> arguments_;
-  CommandLine line_;
-  std::unique_ptr<CLI::App> app_;
-};
+}
 
 /// Removes `--local-rank=N` or `--local-rank N`, which old launchers pass first, and inserts
 /// `train` if there is no command.
@@ -472,7 +437,25 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
 
 CommandLine parse_command_line(std::vector<std::string> arguments) {
   complete_command(arguments);
-  CommandLine line = Parser().parse(arguments);
+  CommandLine line;
+  const auto app = make_parser(line);
+  const auto show = [&line](std::string text) {
+    line.command = Command::kShowText;
+    line.text = std::move(text);
+  };
+  try {
+    // CLI11 expects reversed arguments.
+    app->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    take_command(*app, line);
+  } catch (const CLI::CallForHelp&) {
+    show(app->help());
+  } catch (const CLI::CallForVersion& version) {
+    show(std::string(version.what()) + "\n");
+  } catch (const CLI::ParseError& error) {
+    refuse_unknown_flag(*app, arguments);
+    const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+    refuse_arguments(*app, error.what() + std::string(is_extra ? kHowToSetKeys : ""));
+  }
   expand_paths(line);
   return line;
 }
