@@ -17,16 +17,21 @@ namespace mnist_train::cli {
 
 namespace {
 
+/// CLI11 uses the argument after an option as its value, even if it is a flag or empty.
+std::string missing_value(const std::string& value) {
+  if (value.empty()) return "needs a value";
+  return value.starts_with("--") ? "needs a value, found the flag " + value : "";
+}
+
 /// Adds a flag with a value, or a positional argument if `names` has no dash. A flag that may be
 /// repeated takes one value each time.
 template <class Value>
 CLI::Option* add(CLI::App& command, const std::string& names, Value& value, const char* type,
                  const std::string& description) {
   CLI::Option* option = command.add_option(names, value, description)->type_name(type);
-  if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
-    if (names.starts_with("-")) option->allow_extra_args(false);
-  }
-  return option;
+  if (!names.starts_with("-")) return option;
+  if constexpr (std::is_same_v<Value, std::vector<std::string>>) option->allow_extra_args(false);
+  return option->check(missing_value);
 }
 
 void add_config_flags(CLI::App& command, CommandLine& line) {
@@ -42,6 +47,7 @@ void add_config_flags(CLI::App& command, CommandLine& line) {
           "--local-rank,--local_rank", [](const std::string& /*rank*/) {},
           "Ignored; older launchers pass it")
       ->take_last()
+      ->check(missing_value)
       ->group("");
 }
 
@@ -266,21 +272,6 @@ constexpr auto kCommands = std::to_array<CommandEntry>(
      {"config-schema", Command::kConfigSchema,
       "Prints the JSON Schema of the config (draft 2020-12)", add_config_schema}});
 
-/// CLI11 uses the argument after an option as its value, even if it is a flag or empty.
-void refuse_missing_values(CLI::App& command) {
-  const CLI::Validator is_value(
-      [](const std::string& value) {
-        if (value.empty()) return std::string("needs a value");
-        return value.starts_with("--") ? "needs a value, found the flag " + value : "";
-      },
-      "");
-  for (CLI::Option* option : command.get_options()) {
-    const bool is_flag_with_value =
-        option->get_items_expected_max() > 0 && !option->get_positional();
-    if (is_flag_with_value) option->check(is_value);
-  }
-}
-
 bool is_among(const std::string& name, const std::vector<std::string>& names) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -428,9 +419,7 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   parser->set_version_flag("--version", version_text());
   parser->require_subcommand(1);
   for (const CommandEntry& entry : kCommands) {
-    CLI::App& command = *parser->add_subcommand(entry.name, entry.purpose);
-    entry.add_flags(command, line);
-    refuse_missing_values(command);
+    entry.add_flags(*parser->add_subcommand(entry.name, entry.purpose), line);
   }
   return parser;
 }
