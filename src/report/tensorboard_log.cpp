@@ -46,34 +46,21 @@ fs::path events_path(const fs::path& folder) {
   return folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
 }
 
-/// A TFRecord file (tensorflow/core/lib/io/record_writer.cc). Each record consists of the length,
-/// its checksum, the content and its checksum.
-class EventFile : public AppendFile {
- public:
-  /// Truncates the file at a record boundary.
-  EventFile(const fs::path& folder, std::int64_t keep_bytes)
-      : AppendFile(events_path(folder), keep_bytes) {
-    std::int64_t end = 0;
-    while (bytes() - end >= kHeaderBytes + kFooterBytes) {
-      std::uint64_t content = 0;
-      if (::pread(fd(), &content, sizeof content, end) != sizeof content) break;
-      const std::int64_t space = bytes() - end - kHeaderBytes - kFooterBytes;
-      if (content > static_cast<std::uint64_t>(space)) break;
-      end += kHeaderBytes + static_cast<std::int64_t>(content) + kFooterBytes;
-    }
-    truncate(end);
+/// Opens a TFRecord file (tensorflow/core/lib/io/record_writer.cc), truncated at a record boundary.
+/// Each record consists of the length, its checksum, the content and its checksum.
+AppendFile open_events(const fs::path& folder, std::int64_t keep_bytes) {
+  AppendFile file(events_path(folder), keep_bytes);
+  std::int64_t end = 0;
+  while (file.bytes() - end >= kHeaderBytes + kFooterBytes) {
+    std::uint64_t content = 0;
+    if (::pread(file.fd(), &content, sizeof content, end) != sizeof content) break;
+    const std::int64_t space = file.bytes() - end - kHeaderBytes - kFooterBytes;
+    if (content > static_cast<std::uint64_t>(space)) break;
+    end += kHeaderBytes + static_cast<std::int64_t>(content) + kFooterBytes;
   }
-
-  void append_record(std::string_view content) {
-    std::string record;
-    record.reserve(content.size() + kHeaderBytes + kFooterBytes);
-    append_number(record, std::uint64_t{content.size()});
-    append_number(record, masked_crc(record));
-    record += content;
-    append_number(record, masked_crc(content));
-    append(record);
-  }
-};
+  file.truncate(end);
+  return file;
+}
 
 using protozero::pbf_writer;
 
@@ -87,7 +74,7 @@ class TensorboardLog : public Sink {
   const char* dispensable() const override { return "TensorBoard's events"; }
 
   void begin(const RunStart& /*start*/, const Summary& /*summary*/) override {
-    file_.emplace(folder_, keep_bytes_);
+    file_ = open_events(folder_, keep_bytes_);
     if (file_->bytes() > 0) return;  // the run resumes
     write_event([](pbf_writer& event) { event.add_string(/*file_version*/ 3, "brain.Event:2"); });
   }
@@ -165,12 +152,17 @@ class TensorboardLog : public Sink {
     pbf_writer event(message);
     event.add_double(/*wall_time*/ 1, wall_clock_seconds());
     fill(event);
-    file_->append_record(message);
+    std::string record;
+    append_number(record, std::uint64_t{message.size()});
+    append_number(record, masked_crc(record));
+    record += message;
+    append_number(record, masked_crc(message));
+    file_->append(record);
   }
 
   fs::path folder_;
   std::int64_t keep_bytes_;
-  std::optional<EventFile> file_;  // set by `begin`
+  std::optional<AppendFile> file_;  // set by `begin`
 };
 
 }  // namespace
