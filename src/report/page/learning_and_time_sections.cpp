@@ -212,23 +212,6 @@ constexpr std::array<const char*, kActivities> kActivityNames{
 /// Shorter times are omitted, because they would be shown as 0.00 s.
 constexpr double kShownSeconds = 0.005;
 
-double or_zero(double seconds) { return std::isfinite(seconds) ? seconds : 0; }
-
-ActivitySeconds seconds_of(const RunEpoch& epoch) {
-  const TimeSplit& split = epoch.seconds;
-  ActivitySeconds seconds{};
-  seconds[kInput] = or_zero(split.input_s);
-  seconds[kCommunication] = or_zero(split.communication_s);
-  const double rest =
-      std::max(0.0, epoch.train_seconds - seconds[kInput] - seconds[kCommunication]);
-  seconds[kCompute] = std::isfinite(split.compute_s) ? std::min(split.compute_s, rest) : rest;
-  seconds[kEvaluation] = epoch.test_seconds;
-  seconds[kCheckpoint] = split.checkpoint_s;
-  seconds[kReport] = split.report_s;
-  seconds[kOther] = rest - seconds[kCompute];
-  return seconds;
-}
-
 std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
   const double whole = total(seconds);
   if (run.epochs.empty() && run.live) return "Not known yet: the first epoch is not finished.";
@@ -266,9 +249,20 @@ std::string learning_section(const RunFiles& run) {
 
 ActivitySeconds seconds_of(const RunFiles& run) {
   ActivitySeconds sum{};
+  const auto or_zero = [](double seconds) { return std::isfinite(seconds) ? seconds : 0; };
   for (const RunEpoch& epoch : run.epochs) {
-    const ActivitySeconds seconds = seconds_of(epoch);
-    for (std::size_t a = 0; a < kActivities; ++a) sum[a] += seconds[a];
+    const TimeSplit& split = epoch.seconds;
+    const double input = or_zero(split.input_s);
+    const double communication = or_zero(split.communication_s);
+    const double rest = std::max(0.0, epoch.train_seconds - input - communication);
+    const double compute = std::isfinite(split.compute_s) ? std::min(split.compute_s, rest) : rest;
+    sum[kInput] += input;
+    sum[kCompute] += compute;
+    sum[kCommunication] += communication;
+    sum[kEvaluation] += epoch.test_seconds;
+    sum[kCheckpoint] += split.checkpoint_s;
+    sum[kReport] += split.report_s;
+    sum[kOther] += rest - compute;
   }
   const auto at_least = [&](Activity activity, const char* key) {
     const double known = number_in(run.summary, key);
