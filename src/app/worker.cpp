@@ -335,11 +335,9 @@ ExitCode stopped_exit_code() {
 }
 
 void requeue_if_asked(Worker& worker) {
-  const auto signals = worker.communicator.gather_text(std::to_string(stop_signal()));
+  const bool is_asked = worker.communicator.sum_over_ranks(stop_signal() == SIGUSR1 ? 1 : 0) > 0;
   const auto job = environment_variable("SLURM_JOB_ID");
-  if (!worker.is_rank0() || !job) return;
-  const std::string asked = std::to_string(SIGUSR1);
-  if (std::ranges::find(signals, asked) == signals.end()) return;
+  if (!is_asked || !worker.is_rank0() || !job) return;
   const std::string command = "scontrol requeue " + shell_word(*job);
   // Its output does not belong on standard output, which is for results.
   if (std::system((command + " >&2").c_str()) == 0) {
