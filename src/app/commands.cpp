@@ -114,63 +114,32 @@ void export_network(Worker& worker) {
   write_file_atomically(worker.job.export_path, content, ExitCode::kCheckpoint);
 }
 
-/// Files that were read as images.
-struct Images {
-  std::vector<std::string> files;
-  std::vector<std::uint8_t> pixels;  // [n,C,H,W] u8
-};
-
-struct Remarks {
-  std::vector<std::string> inverted;  // files
-  std::vector<std::string> problems;  // one line per file that is not an image
-};
-
-/// Reads the files and fits them to the images that the model was trained on. `trained`: the mean
-/// brightness of the training images, if known.
-Images decode(std::span<const std::string> files, const data::ImageGeometry& like,
-              std::optional<double> trained, Remarks& remarks) {
-  const auto bytes = static_cast<std::size_t>(like.bytes());
-  std::vector<std::uint8_t> pixels(files.size() * bytes);
-  std::vector<std::string> problems(files.size());  // why files are not images; "" if they are
-  parallel_for(
-      0, static_cast<std::int64_t>(files.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-        for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-          try {
-            const MappedFile file = MappedFile::open(files[i], ExitCode::kData);
-            data::decode_picture(file.bytes(), like, files[i], &pixels[i * bytes]);
-          } catch (const Error& error) {
-            problems[i] = error.what();
-          }
-        }
-      });
-  Images images;
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    if (!problems[i].empty()) {
-      remarks.problems.push_back(problems[i]);
-      continue;
-    }
-    const auto planes = std::span(pixels).subspan(i * bytes, bytes);
-    images.files.push_back(files[i]);
-    images.pixels.insert(images.pixels.end(), planes.begin(), planes.end());
-    if (!trained) continue;
-    const double border = imaging::border_brightness(planes, like.height, like.width);
-    if (imaging::looks_inverted(border, *trained)) remarks.inverted.push_back(files[i]);
-  }
-  return images;
-}
-
-/// Returns the images as a set with all labels 0.
-data::ImageSet as_image_set(Images& images, data::ImageSet set) {
+/// Reads the files as a set with all labels 0, fitted to the images that the model was trained on,
+/// whose set is `like`. `problems`: by file, why it is not an image; "" if it is.
+data::ImageSet decode(std::span<const std::string> files, const data::ImageGeometry& geometry,
+                      const data::ImageSet& like, std::vector<std::string>& problems) {
   using Samples = std::pair<std::vector<std::uint8_t>, std::vector<std::uint16_t>>;
-  auto owner = std::make_shared<Samples>(std::move(images.pixels),
-                                         std::vector<std::uint16_t>(images.files.size()));
-  set.count = static_cast<std::int64_t>(images.files.size());
+  const auto bytes = static_cast<std::size_t>(geometry.bytes());
+  auto owner = std::make_shared<Samples>(files.size() * bytes, files.size());
+  parallel_for(0, std::ssize(files), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      try {
+        const MappedFile file = MappedFile::open(files[i], ExitCode::kData);
+        data::decode_picture(file.bytes(), geometry, files[i], &owner->first[i * bytes]);
+      } catch (const Error& error) {
+        problems[i] = error.what();
+      }
+    }
+  });
+  data::ImageSet set = like;
+  set.count = std::ssize(files);
   set.images = owner->first;
   set.labels = owner->second;
   set.owner = std::move(owner);
   return set;
 }
 
+/// Prints a line for each image of the range. `files`: their names; "" for those to leave out.
 void print_predictions(const Worker& worker, models::Model& model, loader::BatchSource& source,
                        const data::Range& range, const std::vector<std::string>& files,
                        const std::vector<std::string>& class_names) {
@@ -179,6 +148,7 @@ void print_predictions(const Worker& worker, models::Model& model, loader::Batch
       model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
   std::string text;
   for (std::size_t i = 0; i < files.size(); ++i) {
+    if (files[i].empty()) continue;
     const at::Tensor row = scores[static_cast<std::int64_t>(i)];
     const auto* begin = row.const_data_ptr<float>();
     const report::FilePrediction prediction{files[i], {begin, begin + row.numel()}};
@@ -370,20 +340,33 @@ void run_predictions(Worker& worker) {
   const auto trained = settings::trained_brightness(worker.config.data);
   data::ImageGeometry geometry{like.channels, like.height, like.width, true, true};
   data::prepare_pictures(geometry, worker.config.data);
-  Remarks remarks;
+  std::vector<std::string> inverted;
+  std::vector<std::string> unusable;  // one line per file that is not an image
   for (std::size_t begin = 0; begin < files.size(); begin += most) {
     worker.enter(launch::Phase::kEvaluation, static_cast<std::int64_t>(begin + 1));
     const auto part = files.subspan(begin, std::min(most, files.size() - begin));
-    Images images = decode(part, geometry, trained, remarks);
-    if (images.files.empty()) continue;
-    const auto source = batches_of(worker, as_image_set(images, like), like);
-    print_predictions(worker, *model, *source, {0, source->count()}, images.files, class_names);
+    std::vector<std::string> problems(part.size());
+    const data::ImageSet images = decode(part, geometry, like, problems);
+    std::vector<std::string> shown(part.begin(), part.end());
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      const auto bytes = static_cast<std::size_t>(geometry.bytes());
+      const auto planes = images.images.subspan(i * bytes, bytes);
+      if (!problems[i].empty()) {
+        unusable.push_back(problems[i]);
+        shown[i].clear();
+      } else if (trained &&
+                 imaging::looks_inverted(
+                     imaging::border_brightness(planes, like.height, like.width), *trained)) {
+        inverted.push_back(part[i]);
+      }
+    }
+    const auto source = batches_of(worker, images, like);
+    print_predictions(worker, *model, *source, {0, source->count()}, shown, class_names);
   }
-  warn_of_inverted(remarks.inverted, files.size() - remarks.problems.size(), trained.value_or(0));
-  if (remarks.problems.empty()) return;
-  data::fail_data(fmt::format("{} of {} files cannot be read as images:\n  {}",
-                              remarks.problems.size(), files.size(),
-                              fmt::join(remarks.problems, "\n  ")));
+  warn_of_inverted(inverted, files.size() - unusable.size(), trained.value_or(0));
+  if (unusable.empty()) return;
+  data::fail_data(fmt::format("{} of {} files cannot be read as images:\n  {}", unusable.size(),
+                              files.size(), fmt::join(unusable, "\n  ")));
 }
 
 void run_diagnosis(Worker& worker) {
