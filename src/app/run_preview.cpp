@@ -26,12 +26,6 @@ std::int64_t columns_of(const RankPreview& preview) {
   return std::max<std::int64_t>(1, std::llround(std::ceil(std::sqrt(count))));
 }
 
-/// Returns the height of a grid and the gap below it. `step`: distance between rows in pixels.
-std::int64_t grid_height(const RankPreview& preview, std::int64_t step) {
-  const auto count = static_cast<std::int64_t>(preview.facts.size());
-  return (count + columns_of(preview) - 1) / columns_of(preview) * step + 3 * kGap;
-}
-
 /// Returns the value of `key`, such as "7"; for a mixed image both values: "7+3".
 std::string caption(const ordered_json& facts, const std::string& key) {
   const auto text = [&facts](const std::string& name) {
@@ -181,23 +175,24 @@ PreviewPage draw_page(const std::vector<RankPreview>& previews, std::int64_t sca
   PreviewPage page{{kGap, 0, first.channels == 3 ? 3 : 1, {}}, ordered_json::array()};
   imaging::Image& picture = page.picture;
   for (const RankPreview& preview : previews) {
-    picture.height += grid_height(preview, row_step);
     picture.width = std::max(picture.width, kGap + columns_of(preview) * column_step);
   }
-  picture.pixels.assign(picture.bytes(), kWhite);
-  std::int64_t top = kGap;
   for (const RankPreview& preview : previews) {
+    const std::int64_t columns = columns_of(preview);
+    const std::int64_t rows = (std::ssize(preview.facts) + columns - 1) / columns;
+    const std::int64_t top =
+        std::exchange(picture.height, picture.height + rows * row_step + 3 * kGap);
+    picture.pixels.resize(picture.bytes(), kWhite);
     ordered_json grid{{"rank", page.grids.size()}, {"images", preview.facts}};
     for (std::size_t i = 0; i < preview.facts.size(); ++i) {
       const auto index = static_cast<std::int64_t>(i);
-      const std::int64_t y = top + index / columns_of(preview) * row_step;
-      const std::int64_t x = kGap + index % columns_of(preview) * column_step;
+      const std::int64_t y = top + index / columns * row_step;
+      const std::int64_t x = kGap + index % columns * column_step;
       paste(preview, index, picture, y, x, scale);
       grid["images"][i]["top"] = y;
       grid["images"][i]["left"] = x;
     }
     page.grids.push_back(std::move(grid));
-    top += grid_height(preview, row_step);
   }
   return page;
 }
