@@ -108,14 +108,10 @@ class RecordFiles : public Sink {
     if (!result.is_repeated || metrics_.bytes() == 0) {
       write_metrics("epoch", result.record, &result);
     }
-    accuracies_ = result.accuracies;
-    // Rewriting a long list after every epoch would take quadratic time.
-    constexpr std::size_t kEachEpoch = 1000;
-    if (accuracies_.size() - written_ > accuracies_.size() / kEachEpoch) update_accuracies();
+    write_accuracies(accuracies_file_, result.accuracies);
   }
 
   void refresh(const Summary& summary) override {
-    update_accuracies();
     write_json(folder_ / files::kSummary, to_json(summary));
   }
   void end(const Summary& summary) override { refresh(summary); }
@@ -132,12 +128,6 @@ class RecordFiles : public Sink {
     add_fields(json, record);
     if (details != nullptr) add_details(json, *details);
     metrics_.append(json.dump() + "\n");
-  }
-
-  void update_accuracies() {
-    if (accuracies_.size() == written_) return;
-    write_accuracies(accuracies_file_, accuracies_);
-    written_ = accuracies_.size();
   }
 
   OrderedJson row_of(const Prediction& prediction, const std::string& image) const {
@@ -200,8 +190,6 @@ class RecordFiles : public Sink {
   fs::path accuracies_file_;
   AppendFile metrics_;
   std::vector<std::string> class_names_;
-  std::vector<double> accuracies_;
-  std::size_t written_ = 0;                       // number of accuracies in the file
   std::map<std::int64_t, std::string> pictures_;  // of the last epoch's mistakes, by id
 };
 

@@ -321,10 +321,9 @@ class AppendFile {
 
 /// Keeps the records of a run up to date: a line in `lineage.jsonl` per start; `metrics.jsonl`,
 /// first truncated to `keep_metrics_bytes`, because a resumed run rewrites everything after its
-/// checkpoint; `summary.json`; the list of test accuracies (beyond 1,000 epochs, rewritten only
-/// each time it has grown by 0.1 %, and at the end); and `predictions.jsonl` and `mistakes.jsonl`
-/// of the last evaluation (README.md describes the keys). Mistakes include up to two megabytes of
-/// images.
+/// checkpoint; `summary.json`; the list of test accuracies; and `predictions.jsonl` and
+/// `mistakes.jsonl` of the last evaluation (README.md describes the keys). Mistakes include up to
+/// two megabytes of images.
 std::unique_ptr<Sink> record_files(const fs::path& run_folder, const fs::path& accuracies_file,
                                    std::int64_t keep_metrics_bytes);
 

@@ -243,28 +243,5 @@ TEST_CASE("values that were never measured are written as null") {
   CHECK(json.at("error").get<std::string>().starts_with("broken "));
 }
 
-TEST_CASE("a long list of accuracies is written only occasionally, and at the end") {
-  const Records run;
-  const auto sink = run.sink();
-  const auto add_epochs = [&](std::size_t epochs, std::size_t count) {
-    int writes = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      fs::remove(run.accuracies);
-      EpochResult result;
-      result.accuracies.assign(epochs + i, 0.5);
-      sink->epoch(result);
-      writes += fs::exists(run.accuracies) ? 1 : 0;
-    }
-    return writes;
-  };
-  CHECK(add_epochs(1, 5) == 5);
-  CHECK(add_epochs(900, 50) == 50);
-  CHECK(add_epochs(20'000, 200) < 12);
-  fs::remove(run.accuracies);
-  add_epochs(30'000, 2);
-  sink->end({});
-  CHECK(Records::json_in(run.accuracies).size() == 30'001);
-}
-
 }  // namespace
 }  // namespace mnist_train::report
