@@ -94,10 +94,6 @@ struct RankPreview {
   // Each image has "sample" and "label", and "class" if the classes have names. Mixed images also
   // have "other_label", "other_class" and "weight".
   std::vector<nlohmann::ordered_json> facts;
-
-  /// Serialises the preview as text, which `from_text` parses.
-  std::string to_text() const;
-  static RankPreview from_text(const std::string& text);
 };
 
 /// The images of all ranks in one picture, with one grid per rank, in rank order.

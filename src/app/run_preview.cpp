@@ -108,9 +108,7 @@ std::string summary_of(const std::vector<RankPreview>& previews, const std::stri
   return text;
 }
 
-void write_page(const Worker& worker, const std::vector<std::string>& texts) {
-  std::vector<RankPreview> previews;
-  for (const std::string& text : texts) previews.push_back(RankPreview::from_text(text));
+void write_page(const Worker& worker, const std::vector<RankPreview>& previews) {
   const std::int64_t scale = worker.job.scale > 0 ? worker.job.scale : comfortable_scale(previews);
   const PreviewPage page = draw_page(previews, scale);
   const std::string output = worker.job.export_path.string();
@@ -142,19 +140,6 @@ std::string classes_text(const RankPreview& preview) {
     text += ends_row ? "\n" : std::string(widest - captions[i].size(), ' ');
   }
   return text;
-}
-
-std::string RankPreview::to_text() const {
-  const ordered_json head{
-      {"channels", channels}, {"height", height}, {"width", width}, {"facts", facts}};
-  return head.dump() + '\n' + planes;
-}
-
-RankPreview RankPreview::from_text(const std::string& text) {
-  const std::size_t end = text.find('\n');
-  const ordered_json head = ordered_json::parse(text.substr(0, end));
-  return {head.at("channels"), head.at("height"), head.at("width"), text.substr(end + 1),
-          head.at("facts").get<std::vector<ordered_json>>()};
 }
 
 std::int64_t comfortable_scale(const std::vector<RankPreview>& previews) {
@@ -222,8 +207,14 @@ void run_preview(Worker& worker) {
     append(preview, images->gather({.range = shard, .next = next}),
            std::span(order).subspan(static_cast<std::size_t>(shard.begin)), dataset, normalize);
   }
-  const auto texts = worker.communicator.gather_text(preview.to_text());
-  if (worker.is_rank0()) write_page(worker, texts);
+  const auto planes = worker.communicator.gather_text(preview.planes);
+  const auto facts = worker.communicator.gather_text(ordered_json(preview.facts).dump());
+  std::vector<RankPreview> previews(planes.size(), preview);
+  for (std::size_t rank = 0; rank < previews.size(); ++rank) {
+    previews[rank].planes = planes[rank];
+    previews[rank].facts = ordered_json::parse(facts[rank]).get<std::vector<ordered_json>>();
+  }
+  if (worker.is_rank0()) write_page(worker, previews);
 }
 
 }  // namespace mnist_train::app

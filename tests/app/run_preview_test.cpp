@@ -76,13 +76,5 @@ TEST_CASE("classes are listed in the same rows and columns as the grid's images"
         "  Ankle boot  3+7\n");
 }
 
-TEST_CASE("a preview survives a round trip through text") {
-  const RankPreview sent = preview(3, 3, -100);
-  const RankPreview got = RankPreview::from_text(sent.to_text());
-  CHECK(got.planes == sent.planes);
-  CHECK(got.facts == sent.facts);
-  CHECK(got.width == 9);
-}
-
 }  // namespace
 }  // namespace mnist_train::app
