@@ -121,17 +121,10 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
   return layers;
 }
 
-/// Returns the metadata and the seal in the header of a safetensors file; not an object if there is
-/// no valid header.
+/// Returns the header of a safetensors file; not an object if there is no valid header.
 nlohmann::json parse_header(std::span<const std::uint8_t> file) {
-  using Json = nlohmann::json;
   const auto text = safetensors_header(file);
-  if (!text) return {};
-  const auto keep = [](int depth, Json::parse_event_t event, const Json& parsed) {
-    const bool is_entry = depth == 1 && event == Json::parse_event_t::key;
-    return !is_entry || parsed == kMetadataName || parsed == kSealName;
-  };
-  return Json::parse(*text, keep, /*allow_exceptions=*/false);
+  return nlohmann::json::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
 }
 
 /// Returns the config in a checkpoint or, for other weight files, the config.json next to it.
