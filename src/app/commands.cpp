@@ -151,9 +151,9 @@ void print_predictions(const Worker& worker, models::Model& model, loader::Batch
     if (files[i].empty()) continue;
     const at::Tensor row = scores[static_cast<std::int64_t>(i)];
     const auto* begin = row.const_data_ptr<float>();
-    const report::FilePrediction prediction{files[i], {begin, begin + row.numel()}};
-    text += worker.job.as_json ? json_text(report::to_json(prediction, class_names)) + "\n"
-                               : report::to_text(prediction, class_names);
+    const std::vector<float> of_image(begin, begin + row.numel());
+    text += worker.job.as_json ? json_text(report::to_json(files[i], of_image, class_names)) + "\n"
+                               : report::to_text(files[i], of_image, class_names);
   }
   print_text(text);
 }

@@ -339,10 +339,6 @@ std::size_t best_of(const std::vector<float>& scores) {
   return static_cast<std::size_t>(std::ranges::max_element(scores) - scores.begin());
 }
 
-bool has_names(const FilePrediction& prediction, const std::vector<std::string>& class_names) {
-  return prediction.scores.size() == class_names.size();
-}
-
 }  // namespace
 
 TerminalStyle terminal_style() {
@@ -416,27 +412,29 @@ Json to_json(const ModuleTable& table) {
           {"multiply_adds", json_of(table.multiply_adds)}};
 }
 
-Json to_json(const FilePrediction& prediction, const std::vector<std::string>& class_names) {
-  const std::size_t guess = best_of(prediction.scores);
-  Json row = {{"file", prediction.file}, {"guess", guess}};
-  if (has_names(prediction, class_names)) row["class"] = class_names[guess];
+Json to_json(const std::string& file, const std::vector<float>& scores,
+             const std::vector<std::string>& class_names) {
+  const std::size_t guess = best_of(scores);
+  Json row = {{"file", file}, {"guess", guess}};
+  if (scores.size() == class_names.size()) row["class"] = class_names[guess];
   row["scores"] = Json::array();
-  for (const float score : prediction.scores) {  // shortest text that parses to the same float
+  for (const float score : scores) {  // shortest text that parses to the same float
     row["scores"].push_back(std::strtod(fmt::format("{}", score).c_str(), nullptr));
   }
   return row;
 }
 
-std::string to_text(const FilePrediction& prediction, const std::vector<std::string>& class_names) {
+std::string to_text(const std::string& file, const std::vector<float>& scores,
+                    const std::vector<std::string>& class_names) {
+  const bool has_names = scores.size() == class_names.size();
   const auto likely = [&](std::size_t label) {
-    const std::string name =
-        has_names(prediction, class_names) ? class_names[label] : std::to_string(label);
-    return fmt::format("{} ({:.1f} %)", on_one_line(name), 100 * prediction.scores[label]);
+    const std::string name = has_names ? class_names[label] : std::to_string(label);
+    return fmt::format("{} ({:.1f} %)", on_one_line(name), 100 * scores[label]);
   };
-  const std::size_t guess = best_of(prediction.scores);
-  std::string text = on_one_line(prediction.file) + ": " + likely(guess);
-  if (prediction.scores.size() > 1) {
-    std::vector<float> others = prediction.scores;
+  const std::size_t guess = best_of(scores);
+  std::string text = on_one_line(file) + ": " + likely(guess);
+  if (scores.size() > 1) {
+    std::vector<float> others = scores;
     others[guess] = -1;
     text += ", then " + likely(best_of(others));
   }

@@ -465,19 +465,16 @@ std::string to_text(const ModuleTable& table);
 /// "tensors" contain "name", "frozen" and, if trained, "learning_rate" and "weight_decay".
 nlohmann::ordered_json to_json(const ModuleTable& table);
 
-/// The prediction for one image file.
-struct FilePrediction {
-  std::string file;           // as named by the user
-  std::vector<float> scores;  // class probabilities, at least one
-};
-
-/// Returns {"file", "guess", "scores"}, with "class" after the guess if all classes have names.
-nlohmann::ordered_json to_json(const FilePrediction& prediction,
+/// Returns the prediction for an image file, as named by the user: {"file", "guess", "scores"},
+/// with "class" after the guess if all classes have names. `scores`: class probabilities, at least
+/// one.
+nlohmann::ordered_json to_json(const std::string& file, const std::vector<float>& scores,
                                const std::vector<std::string>& class_names);
 
 /// Returns one line: the file and the two most likely classes with their probabilities, by name if
 /// all classes have names.
-std::string to_text(const FilePrediction& prediction, const std::vector<std::string>& class_names);
+std::string to_text(const std::string& file, const std::vector<float>& scores,
+                    const std::vector<std::string>& class_names);
 
 /// Returns lines with the accuracies and the loss on the test set.
 std::string to_text(const EvaluationFigures& test);

@@ -135,24 +135,24 @@ TEST_CASE("a small image is its own thumbnail; others are reduced to a JPEG") {
 }
 
 TEST_CASE("text output has the two most likely classes, by name if they have names") {
-  const FilePrediction prediction{"coat.png", {0.101F, 0.0625F, 0.8365F}};
-  CHECK(to_text(prediction, {}) == "coat.png: 2 (83.7 %), then 0 (10.1 %)\n");
-  CHECK(to_text(prediction, {"Bag", "Shirt", "Ankle boot"}) ==
+  const std::vector<float> scores{0.101F, 0.0625F, 0.8365F};
+  CHECK(to_text("coat.png", scores, {}) == "coat.png: 2 (83.7 %), then 0 (10.1 %)\n");
+  CHECK(to_text("coat.png", scores, {"Bag", "Shirt", "Ankle boot"}) ==
         "coat.png: Ankle boot (83.7 %), then Bag (10.1 %)\n");
-  CHECK(to_text(prediction, {"of", "another", "data", "set"}) ==
+  CHECK(to_text("coat.png", scores, {"of", "another", "data", "set"}) ==
         "coat.png: 2 (83.7 %), then 0 (10.1 %)\n");
-  CHECK(to_text({"one.png", {1.0F}}, {}) == "one.png: 0 (100.0 %)\n");
+  CHECK(to_text("one.png", {1.0F}, {}) == "one.png: 0 (100.0 %)\n");
 }
 
 TEST_CASE("names of files and classes cannot contain terminal escapes") {
-  CHECK(to_text({"a\x1b[2J\n.png", {1.0F, 0.0F}}, {"b\nc", "d"}) ==
+  CHECK(to_text("a\x1b[2J\n.png", {1.0F, 0.0F}, {"b\nc", "d"}) ==
         "a\\x1b[2J\\x0a.png: b\\x0ac (100.0 %), then d (0.0 %)\n");
 }
 
 TEST_CASE("JSON output has the guess and all scores in their shortest form") {
-  const FilePrediction prediction{"3.png", {0.1F, 0.9F}};
-  CHECK(to_json(prediction, {}).dump() == R"({"file":"3.png","guess":1,"scores":[0.1,0.9]})");
-  CHECK(to_json(prediction, {"cat", "dog"}).dump() ==
+  const std::vector<float> scores{0.1F, 0.9F};
+  CHECK(to_json("3.png", scores, {}).dump() == R"({"file":"3.png","guess":1,"scores":[0.1,0.9]})");
+  CHECK(to_json("3.png", scores, {"cat", "dog"}).dump() ==
         R"({"file":"3.png","guess":1,"class":"dog","scores":[0.1,0.9]})");
 }
 
