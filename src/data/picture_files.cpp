@@ -1,7 +1,5 @@
-#include <dirent.h>
 #include <fcntl.h>
 #include <spdlog/fmt/ranges.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <set>
+#include <system_error>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -21,7 +20,7 @@ namespace mnist_train::data {
 
 namespace {
 
-constexpr std::int64_t kMaxImageBytes = std::int64_t{1} << 30;  // of one image file
+constexpr std::uintmax_t kMaxImageBytes = std::uintmax_t{1} << 30;  // of one image file
 
 /// Returns whether a name is valid UTF-8 without control characters.
 bool is_plain_text(std::string_view name) {
@@ -62,8 +61,7 @@ class PictureFiles : public ImageSource {
   PictureFiles(fs::path folder, BadSamples& bad) : folder_(std::move(folder)), bad_(bad) {}
 
   /// Adds a file as a sample. Returns "", or the end of an error message if the file is unusable.
-  std::string add_file(std::string_view path, mode_t mode, off_t size, std::int32_t label) {
-    if (!S_ISREG(mode)) return ": not a regular file";
+  std::string add_file(std::string_view path, std::uintmax_t size, std::int32_t label) {
     if (size == 0) return ": byte 0: an empty file instead of an image";
     if (size > kMaxImageBytes) return ": " + std::to_string(size) + " bytes, more than 1 GiB";
     paths_.append(path).push_back('\0');
@@ -137,8 +135,7 @@ const char* reason_to_ignore(std::string_view folder) {
 struct FolderEntry {
   std::string name;
   bool is_folder = false;
-  mode_t mode = 0;  // of pictures
-  off_t size = 0;
+  std::uintmax_t size = 0;  // of pictures
 };
 
 class ImageFolder : public PictureFiles {
@@ -151,7 +148,7 @@ class ImageFolder : public PictureFiles {
     }
     std::vector<FolderEntry> entries = list_folder("");
     const auto pictures = std::ranges::count_if(entries, is_picture);
-    above_.insert(identity_of(folder_));
+    above_.insert(fs::weakly_canonical(folder_));
     for (const FolderEntry& entry : entries) {
       if (entry.is_folder) add_class(entry.name, entry.name, nullptr);
     }
@@ -173,15 +170,6 @@ class ImageFolder : public PictureFiles {
   }
 
  private:
-  using Identity = std::pair<dev_t, ino_t>;  // of a folder, with links resolved
-
-  /// Returns {0, 0} if the folder does not exist.
-  static Identity identity_of(const fs::path& folder) {
-    struct stat status {};
-    (void)::stat(folder.c_str(), &status);
-    return {status.st_dev, status.st_ino};
-  }
-
   static bool is_picture(const FolderEntry& entry) {
     return !entry.is_folder && !entry.name.starts_with('.') &&
            imaging::has_picture_extension(entry.name);
@@ -199,40 +187,31 @@ class ImageFolder : public PictureFiles {
   std::vector<FolderEntry> list_folder(const fs::path& relative) {
     const fs::path folder = relative.empty() ? folder_ : folder_ / relative;
     std::vector<FolderEntry> entries;
-    const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(folder.c_str()), &::closedir);
-    if (listing) errno = 0;
-    while (const dirent* entry = listing ? ::readdir(listing.get()) : nullptr) {
-      const std::string_view name = entry->d_name;
-      if (name != "." && name != "..") add_entry(listing.get(), *entry, relative, entries);
-      errno = 0;
+    std::error_code error;
+    for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+      add_entry(*at, relative, entries);
     }
-    if (errno != 0) {
-      fail_data("{}: cannot list the folder: {}", on_one_line(folder.string()),
-                std::strerror(errno));
+    if (error) {
+      fail_data("{}: cannot list the folder: {}", on_one_line(folder.string()), error.message());
     }
     std::ranges::sort(entries, {}, &FolderEntry::name);
     return entries;
   }
 
-  void add_entry(DIR* listing, const dirent& entry, const fs::path& relative,
+  void add_entry(const fs::directory_entry& entry, const fs::path& relative,
                  std::vector<FolderEntry>& entries) {
-    FolderEntry found{entry.d_name};
+    FolderEntry found{entry.path().filename().string()};
     const bool is_hidden = found.name.starts_with('.');
     const bool has_extension = imaging::has_picture_extension(found.name);
     const bool is_picture = has_extension && !is_hidden;
-    const bool is_plain = entry.d_type == DT_REG && !is_picture;
-    found.is_folder = entry.d_type == DT_DIR;
-    if (!found.is_folder && !is_plain) {
-      struct stat status {};
-      if (::fstatat(::dirfd(listing), entry.d_name, &status, 0) != 0) {
-        if (!is_hidden && (entry.d_type == DT_LNK || is_picture)) {
-          bad_.add(shown(relative / found.name) + ": cannot be read: " + std::strerror(errno));
-        }
-        return;
+    std::error_code error;
+    found.is_folder = entry.is_directory(error);
+    if (is_picture && !found.is_folder && !error) found.size = entry.file_size(error);
+    if (error) {
+      if (!is_hidden) {
+        bad_.add(shown(relative / found.name) + ": cannot be read: " + error.message());
       }
-      found.is_folder = S_ISDIR(status.st_mode);
-      found.mode = status.st_mode;
-      found.size = status.st_size;
+      return;
     }
     const bool is_of_macos = found.name.starts_with("._");
     if (is_hidden && !found.is_folder && (is_of_macos || !has_extension)) return;
@@ -271,8 +250,9 @@ class ImageFolder : public PictureFiles {
 
   void add_files_below(const fs::path& relative, std::map<std::string, std::int64_t>& others,
                        const std::vector<FolderEntry>* listed) {
-    const Identity identity = identity_of(folder_ / relative);
-    if (!above_.insert(identity).second) {
+    std::error_code ignored;  // list_folder reports it
+    const fs::path resolved = fs::weakly_canonical(folder_ / relative, ignored);
+    if (!above_.insert(resolved).second) {
       return bad_.add(shown(relative) + ": a link to one of its parent folders");
     }
     const auto label = static_cast<std::int32_t>(class_names_.size());
@@ -281,7 +261,7 @@ class ImageFolder : public PictureFiles {
       if (entry.is_folder) {
         add_files_below(inner, others, nullptr);
       } else if (is_picture(entry)) {
-        const std::string problem = add_file(inner.native(), entry.mode, entry.size, label);
+        const std::string problem = add_file(inner.native(), entry.size, label);
         if (!problem.empty()) bad_.add(shown(inner) + problem);
       } else {
         const std::string extension = imaging::extension_of(entry.name);
@@ -290,10 +270,10 @@ class ImageFolder : public PictureFiles {
                                              : on_one_line(extension)];
       }
     }
-    above_.erase(identity);
+    above_.erase(resolved);
   }
 
-  std::set<Identity> above_{};  // the folder being listed and its ancestors
+  std::set<fs::path> above_{};  // the folder being listed and its ancestors, links resolved
 };
 
 /// Reads the records of a CSV file (RFC 4180) in order. Lines may also end with LF alone.
@@ -423,7 +403,6 @@ class ImageList : public PictureFiles {
   ImageList(const fs::path& file, ListKind kind, BadSamples& bad)
       : PictureFiles(fs::absolute(file).parent_path(), bad), kind_(kind) {
     name_ = on_one_line(file.string());
-    folder_fd_ = UniqueFd(::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     const MappedFile content = MappedFile::open(file, ExitCode::kData);
     read_rows(CsvReader(text_of(content.bytes()), name_));
     if (labels_.empty()) fail_data("{}: lists no usable pictures", name_);
@@ -434,7 +413,6 @@ class ImageList : public PictureFiles {
     hasher.update(labels_.data(), labels_.size() * sizeof labels_.front());
     hash_ = hasher.named_digest();
     std::vector<std::uint32_t>().swap(lines_);
-    folder_fd_.reset();
     release_spare_memory();
   }
 
@@ -473,14 +451,15 @@ class ImageList : public PictureFiles {
     }
     const Part part = columns.holdout ? part_of(csv, fields[*columns.holdout]) : Part::kTrain;
     const std::string path = normal_path(written);
-    struct stat status {};
+    std::error_code error;
+    const std::uintmax_t size = fs::file_size(folder_ / path, error);
     std::string problem;
-    if (::fstatat(folder_fd_.get(), path.c_str(), &status, 0) != 0) {
-      problem = std::string(": ") + std::strerror(errno);
+    if (error) {
+      problem = ": " + error.message();
     } else {
       const auto class_number = static_cast<std::int32_t>(
           label_numbers_.try_emplace(label, label_numbers_.size()).first->second);
-      problem = add_file(path, status.st_mode, status.st_size, class_number);
+      problem = add_file(path, size, class_number);
     }
     if (!problem.empty()) {
       bad_.add(fmt::format("{}: line {}: {}{}", name_, csv.line(), shown(path), problem));
@@ -557,7 +536,6 @@ class ImageList : public PictureFiles {
   // Used while rows are read:
   std::unordered_map<std::string, std::size_t> label_numbers_{};
   std::vector<std::uint32_t> lines_{};  // of the samples
-  UniqueFd folder_fd_{};
 };
 
 }  // namespace

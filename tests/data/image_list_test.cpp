@@ -133,7 +133,7 @@ TEST_CASE("a broken list is refused with the line of the error") {
        "line 2: the path or label contains control characters"},
       {"path,label\np/a.png,x\np/none.png,x\n", "line 3: "},
       {"path,label\np/none.png,x\n", "p/none.png: No such file or directory"},
-      {"path,label\np,x\n", "/p: not a regular file"},
+      {"path,label\np,x\n", "/p: Is a directory"},
       {"path,label,holdout\np/a.png,x,trian\n",
        "line 2: holdout is \"trian\"; expected train, validation or test"},
       {"path,label,holdout\np/a.png,x,\n", "line 2: holdout is \"\""},
