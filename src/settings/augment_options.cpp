@@ -98,9 +98,9 @@ std::string fill_doc(const std::string& pixels) {
          ", from 0 to 255: one number, or one per channel; or \"background\": data.background.";
 }
 
-/// Returns the table row of an augmentation with these keys. `is_bare`: its name alone suffices.
+/// Returns the table row of an augmentation with these keys.
 template <class Kind>
-AugmentRow augment_row(const std::string& name, const Schema<Kind>& keys, bool is_bare = false) {
+AugmentRow augment_row(const std::string& name, const Schema<Kind>& keys) {
   Schema<AugmentationOptions> schema{Kind{}};
   schema.add_name(name);
   schema.include(
@@ -108,7 +108,7 @@ AugmentRow augment_row(const std::string& name, const Schema<Kind>& keys, bool i
   const auto is_of_kind = [](const AugmentationOptions& value) {
     return std::holds_alternative<Kind>(value);
   };
-  return {name, std::move(schema), is_of_kind, is_bare};
+  return {name, std::move(schema), is_of_kind};
 }
 
 AugmentRow random_crop() {
@@ -138,10 +138,8 @@ AugmentRow random_resized_crop() {
 
 template <class Options>
 AugmentRow flip(const std::string& name) {
-  return augment_row(name,
-                     one_key("probability", &Options::probability, number({0, 1}),
-                             "Fraction of the images that are flipped."),
-                     /*is_bare=*/true);
+  return augment_row(name, one_key("probability", &Options::probability, number({0, 1}),
+                                   "Fraction of the images that are flipped."));
 }
 
 AugmentRow rotate() {
@@ -181,7 +179,7 @@ AugmentRow random_erasing() {
   ADD_KEY(schema, ratio, interval({kMinRatio, kMaxRatio}),
           "Range of the rectangle's height divided by its width.");
   ADD_KEY(schema, fill, fill_type(), fill_doc("its pixels"));
-  return augment_row("random_erasing", schema, /*is_bare=*/true);
+  return augment_row("random_erasing", schema);
 }
 
 Type<MixupScope> mixing_scope_type() { return one_of<MixupScope>({"local", "global"}); }
@@ -208,7 +206,7 @@ AugmentRow mixup() {
       options.alpha.reset();
     }
   });
-  return augment_row("mixup", schema, /*is_bare=*/true);
+  return augment_row("mixup", schema);
 }
 
 AugmentRow cutmix() {
@@ -216,7 +214,7 @@ AugmentRow cutmix() {
   ADD_KEY(schema, alpha, number({0, kMaxFloat, true}),
           "The part of the image that stays is drawn from Beta(alpha, alpha).");
   ADD_KEY(schema, scope, mixing_scope_type(), kPartnerDoc);
-  return augment_row("cutmix", schema, /*is_bare=*/true);
+  return augment_row("cutmix", schema);
 }
 
 /// The augmentations, in the order of the variant.
@@ -230,7 +228,7 @@ const std::vector<AugmentRow>& augmentations() {
       augment_row("resize", one_key("size", &ResizeOptions::size, image_size(),
                                     "One number for a square, or [height, width].", kRequired)),
       color_jitter(),
-      augment_row("trivial_augment", Schema<TrivialAugmentOptions>(), /*is_bare=*/true),
+      augment_row("trivial_augment", Schema<TrivialAugmentOptions>()),
       augment_row("normalize", normalize_schema()),
       random_erasing(),
       augment_row("cutout", one_key("size", &CutoutOptions::size, integer(1, kMaxImageSide),

@@ -306,7 +306,8 @@ void add_preparation_rules(Schema<DataOptions>& schema) {
                 "cannot be used with train_per_process");
   schema.forbid("split", {per_process, equal("split", "throughput")},
                 "\"throughput\" moves samples between processes, which train_per_process forbids");
-  schema.forbid("normalize", {given("normalize"), lists("augment", equal("name", "normalize"))},
+  const Json normalizes = any_of({equal("name", "normalize"), Json{{"const", "normalize"}}});
+  schema.forbid("normalize", {given("normalize"), lists("augment", normalizes)},
                 "conflicts with normalize in augment; set only one of them");
 }
 

@@ -78,8 +78,7 @@ LayerRow row(const std::string& name, const Schema<Kind>& keys, const Kind& kind
   schema.include(
       [](auto& layer) -> auto& { return std::get<Kind>(layer.kind); }, keys);
   return {name, std::move(schema),
-          [](const Layer& layer) { return std::holds_alternative<Kind>(layer.kind); },
-          /*may_be_bare=*/!keys.requires_keys()};
+          [](const Layer& layer) { return std::holds_alternative<Kind>(layer.kind); }};
 }
 
 /// Adds the keys of layers with weights and biases.

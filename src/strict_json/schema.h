@@ -95,6 +95,8 @@ class JsonCursor {
   JsonCursor member(std::string_view key) const {
     return {*node_->find(key), join_pointer(pointer_, std::string(key)), *context_};
   }
+  /// Returns a cursor at another node in place of this value.
+  JsonCursor at(const Node& node) const { return {node, pointer_, *context_}; }
   bool has(std::string_view key) const { return node_->find(key) != nullptr; }
   /// Returns whether this object contains the key with a value other than null.
   bool gives(std::string_view key) const { return has(key) && !node_->find(key)->value.is_null(); }
@@ -338,8 +340,6 @@ class Schema {
   explicit Schema(Owner defaults, bool omits_defaults = false)
       : defaults_(std::move(defaults)), omits_defaults_(omits_defaults) {}
 
-  const Owner& defaults() const { return defaults_; }
-
   /// Adds a key that is stored in a member.
   template <class T>
   void add(std::string name, T Owner::*member, KeyUse use, const Type<T>& type, std::string doc,
@@ -369,10 +369,6 @@ class Schema {
     const auto read = [](Owner&, const JsonCursor&) {};
     const auto write = [name](const Owner&) -> std::optional<Json> { return name; };
     add({{"", "name", KeyUse::kSteps, kRequired, {{"const", name}}}, "The kind.", read, write});
-  }
-
-  bool requires_keys() const {
-    return std::ranges::any_of(fields_, [](const auto& field) { return is_required(field); });
   }
 
   /// Writes the most recently added key only if the condition holds.
@@ -539,11 +535,10 @@ struct Alternative {
   std::string name;
   Schema<Union> schema;                          // starts with `add_name`
   std::function<bool(const Union&)> is_of_kind;  // whether the union contains this kind
-  bool may_be_bare = false;                      // the name alone means the defaults
 };
 
-/// Returns the type of an object of one of these kinds, or of the bare name of a kind that may be
-/// bare.
+/// Returns the type of an object of one of these kinds. A bare name means an object without other
+/// keys.
 template <class Union>
 Type<Union> named_union(std::vector<Alternative<Union>> kinds) {
   std::vector<std::string> names;
@@ -552,7 +547,7 @@ Type<Union> named_union(std::vector<Alternative<Union>> kinds) {
   for (const Alternative<Union>& row : kinds) {
     names.push_back(row.name);
     choices.push_back(row.schema.describe());
-    if (row.may_be_bare) bare.push_back(row.name);
+    if (choices.back().at("required").size() == 1) bare.push_back(row.name);
   }
   if (!bare.empty()) choices.push_back({{"enum", bare}});
   const auto rows = std::make_shared<const std::vector<Alternative<Union>>>(std::move(kinds));
@@ -564,14 +559,9 @@ Type<Union> named_union(std::vector<Alternative<Union>> kinds) {
             if (!index) return std::nullopt;
             const Alternative<Union>& row = (*rows)[*index];
             if (is_object) return row.schema.read(cursor);
-            if (row.may_be_bare) return row.schema.defaults();
-            std::string required;
-            for (const KnownKey& key : row.schema.keys()) {
-              if (!key.group.empty() || !key.traits.required || key.name == "name") continue;
-              required += (required.empty() ? "\"" : ", \"") + key.name + '"';
-            }
-            return cursor.add_error("needs " + (required.empty() ? "more keys" : required) +
-                                    ": {\"name\": \"" + row.name + "\", …}");
+            Node object = node_at(cursor.node().source, cursor.node().offset);
+            object.members.push_back({"name", object.offset, cursor.node()});
+            return row.schema.read(cursor.at(object));
           },
           .write = [rows](const Union& value) -> Json {
             const auto is_its = [&](const auto& row) { return row.is_of_kind(value); };

@@ -67,8 +67,8 @@ def test_errors_of_all_checks_are_reported_together_with_positions(tmp_path):
         assert len(lines) == 3 and all(line.startswith(start) for line, start in zip(lines, expected)), lines
     result = run("--config", "size.json", "--set", 'model.layers=["conv2d"]', "--set", 'data.augment=["random_resized_crop"]',
                  "--dry-run", folder=tmp_path, expect=2)
-    assert '/model/layers/0: needs "out_channels", "kernel_size": {"name": "conv2d", …}' in result.stderr
-    assert '/data/augment/0: needs "size": {"name": "random_resized_crop", …}' in result.stderr
+    assert '/model/layers/0: needs "out_channels"' in result.stderr and '/model/layers/0: needs "kernel_size"' in result.stderr
+    assert '/data/augment/0: needs "size"' in result.stderr
 
 
 def test_a_leading_tilde_expands_to_the_home_folder(tmp_path):
