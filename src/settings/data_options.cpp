@@ -72,21 +72,12 @@ const std::vector<NamedDataset> kNamedDatasets{kMnist, kFashionMnist, kCifar10};
 /// Returns the type of a location: a path, or {"images", "labels"}.
 Type<DataLocation> location() {
   Schema<DataLocation> pair;
-  ADD_KEY(pair, images, path(), "File with the images.");
-  ADD_KEY(pair, labels, optional_of(path()), "File with the labels.");
-  pair.check([](DataLocation&, const JsonCursor& cursor) {
-    if (!cursor.gives("images") || !cursor.gives("labels")) {
-      cursor.add_error(
-          "needs both images and labels; for a folder that contains both, give its path");
-    }
-  });
-  Type<DataLocation> full = group(std::move(pair));
-  for (Json& property : full.fragment["properties"]) property.erase("default");
-  full.fragment["required"] = {"images", "labels"};
+  ADD_KEY(pair, images, path(), "File with the images.", kRequired);
+  ADD_KEY(pair, labels, optional_of(path()), "File with the labels.", kRequired);
   const auto brief = converted<DataLocation>(
       path(), [](std::filesystem::path images) { return DataLocation{std::move(images)}; },
       [](const DataLocation& value) { return value.images; });
-  return brief_or_full(brief, full, "{\"images\", \"labels\"}",
+  return brief_or_full(brief, group(std::move(pair)), "{\"images\", \"labels\"}",
                        [](const DataLocation& value) { return !value.labels; });
 }
 

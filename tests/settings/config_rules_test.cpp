@@ -86,8 +86,7 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"data":{"format":"idx","train":"a","test":"b","root":"r"}})",
        "f:1:55: /data/root: is the folder to search for a data set; it is not used with format"},
       {R"({"data":{"format":"idx","train":{"images":"a"},"test":"b"}})",
-       "f:1:33: /data/train: needs both images and labels; for a folder that contains both, give "
-       "its path"},
+       "f:1:33: /data/train: needs \"labels\""},
       {R"({"backend":"nccl","device":"cpu"})",
        R"(f:1:12: /backend: "nccl" needs every process on a GPU, but device is "cpu")"},
       {R"({"cuda_graphs":"on","device":"cpu"})",
