@@ -280,6 +280,13 @@ void add_preparation_rules(Schema<DataOptions>& schema) {
   const Json streamed = any_of({equal("decode", "stream"), equal("decode", "dali")});
   const Json per_process = given("train_per_process");
   constexpr const char* kOnlyEncoded = "is only for formats image-folder, image-list and lmdb";
+  // Image folders, lists and LMDBs contain their labels.
+  constexpr const char* kOnlyIdx = "expected a path; only idx has a separate labels file";
+  for (const char* key : {"train", "test"}) {
+    schema.forbid(key, {encoded, holds(key, given("labels"))}, kOnlyIdx);
+  }
+  schema.forbid("train_per_process", {encoded, lists("train_per_process", given("labels"))},
+                kOnlyIdx);
   schema.forbid("on_bad_sample", {equal("on_bad_sample", "skip"), none_of(encoded)}, kOnlyEncoded);
   schema.forbid("decode", {streamed, none_of(encoded)}, kOnlyEncoded);
   schema.forbid(
@@ -306,19 +313,6 @@ void add_preparation_rules(Schema<DataOptions>& schema) {
 void choose_dataset(DataOptions& options, const JsonCursor& cursor) {
   if (cursor.gives("format")) return options.dataset.reset();
   if (!options.dataset) options.dataset = DataOptions{}.dataset;
-}
-
-/// Image folders, lists and LMDBs contain their labels.
-void check_labels(DataOptions& options, const JsonCursor& cursor) {
-  if (!options.is_encoded()) return;
-  const auto refuse = [](const DataLocation& location, const JsonCursor& at) {
-    if (location.labels) at.add_error("expected a path; only idx has a separate labels file");
-  };
-  if (options.train && cursor.gives("train")) refuse(*options.train, cursor.member("train"));
-  if (options.test && cursor.gives("test")) refuse(*options.test, cursor.member("test"));
-  for (std::size_t i = 0; i < options.train_per_process.size(); ++i) {
-    refuse(options.train_per_process[i], cursor.member("train_per_process").item(i));
-  }
 }
 
 /// Converts a statistic of RGB channels to grayscale.
@@ -348,7 +342,6 @@ Schema<DataOptions> data_schema() {
   add_source_rules(schema);
   add_preparation_rules(schema);
   schema.check(choose_dataset);
-  schema.check(check_labels);
   schema.check(check_images);
   return schema;
 }

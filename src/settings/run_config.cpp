@@ -32,10 +32,6 @@ Schema<CheckpointOptions> checkpoint_schema() {
 
 void check_launch(LaunchOptions& options, const JsonCursor& cursor) {
   const auto size = static_cast<std::int64_t>(options.devices.size());
-  if (size > kMaxProcessesPerNode) {
-    cursor.add_error_at("devices",
-                        "lists more than " + std::to_string(kMaxProcessesPerNode) + " devices");
-  }
   if (size > 0 && options.processes_per_node && *options.processes_per_node != size) {
     cursor.add_error_at("processes_per_node",
                         "is " + std::to_string(*options.processes_per_node) +
@@ -60,7 +56,8 @@ Schema<LaunchOptions> launch_schema() {
           "else the cores divided by the processes.");
   const auto device =
       text("^(cpu|cuda|cuda:(0|[1-9][0-9]{0,2}))$", "\"cpu\", \"cuda\" or \"cuda:N\"");
-  ADD_KEY(schema, devices, list_of(device),
+  const std::string list = "a list of at most " + std::to_string(kMaxProcessesPerNode) + " devices";
+  ADD_KEY(schema, devices, list_of(device, list, 0, kMaxProcessesPerNode),
           "One process per device, such as [\"cuda:0\", \"cuda:0\", \"cpu\"]; empty: chosen by "
           "rank.");
   schema.check(check_launch);
