@@ -170,7 +170,7 @@ class LmdbSource : public ImageSource {
     const MetaPage first = meta_at(0);
     page_size_ = first.free_pages.page_size;
     if (page_size_ < 512 || page_size_ > 32768 || (page_size_ & (page_size_ - 1)) != 0) {
-      fail(0, fmt::format("pages of {} bytes", page_size_));
+      fail(0);
     }
     const MetaPage second = meta_at(page_size_);
     const bool first_is_later = first.transaction >= second.transaction;
@@ -182,8 +182,7 @@ class LmdbSource : public ImageSource {
     table_ = meta.table;
     if (table_.entries > size / sizeof(NodeHeader) || table_.levels > kMaxLevels ||
         (table_.entries == 0) != (table_.levels == 0)) {
-      fail(first_is_later ? 0 : 1,
-           fmt::format("a table of {} entries in {} levels", table_.entries, table_.levels));
+      fail(first_is_later ? 0 : 1);
     }
   }
 
@@ -202,13 +201,11 @@ class LmdbSource : public ImageSource {
   /// Returns the file's bytes from the start of a page of the given kind.
   Bytes page(std::uint64_t index, PageKind kind) const {
     const Bytes bytes = file_.bytes();
-    if (index >= bytes.size() / page_size_) fail(index, "it is beyond the end of the file");
+    if (index >= bytes.size() / page_size_) fail(index);
     const Bytes found = bytes.subspan(static_cast<std::size_t>(index) * page_size_);
     const auto header = read_at<PageHeader>(found, 0);
-    if (header.number != index) fail(index, "it has another page's number");
-    if ((header.kind & kAllKinds) != static_cast<unsigned>(kind)) {
-      fail(index, "its kind contradicts the page tree");
-    }
+    const bool is_kind = (header.kind & kAllKinds) == static_cast<unsigned>(kind);
+    if (header.number != index || !is_kind) fail(index);
     return found;
   }
 
@@ -218,17 +215,13 @@ class LmdbSource : public ImageSource {
     const bool is_leaf = levels == 1;
     const Bytes found = page(index, is_leaf ? PageKind::kLeaf : PageKind::kBranch);
     const std::size_t end_of_list = read_at<PageHeader>(found, 0).end_of_list;
-    if (end_of_list < sizeof(PageHeader) + 2 || end_of_list > page_size_) {
-      fail(index, "an invalid list of entries");
-    }
+    if (end_of_list < sizeof(PageHeader) + 2 || end_of_list > page_size_) fail(index);
     for (std::size_t at = sizeof(PageHeader); at + 2 <= end_of_list; at += 2) {
       const std::size_t offset = read_at<std::uint16_t>(found, at);
-      if (offset < end_of_list || offset + sizeof(NodeHeader) > page_size_) {
-        fail(index, "an invalid offset");
-      }
+      if (offset < end_of_list || offset + sizeof(NodeHeader) > page_size_) fail(index);
       const Bytes node = found.subspan(offset, page_size_ - offset);
       if (is_leaf) {
-        if (samples_.size() == table_.entries) fail(index, "more entries than the table has");
+        if (samples_.size() == table_.entries) fail(index);
         samples_.push_back(entry_in(index, node));
       } else {
         const auto [low, high, key_size] = read_at<NodeHeader>(node, 0);
@@ -241,21 +234,20 @@ class LmdbSource : public ImageSource {
   LmdbEntry entry_in(std::uint64_t index, Bytes node) const {
     const auto [size, flags, key_size] = read_at<NodeHeader>(node, 0);
     const Bytes rest = node.subspan(sizeof(NodeHeader));
-    if (key_size > rest.size()) fail(index, "a key beyond its end");
-    if ((flags & ~kOnOverflowPages) != 0) fail(index, "an entry other than a plain key and value");
+    if (key_size > rest.size() || (flags & ~kOnOverflowPages) != 0) fail(index);
     const std::string_view key = text_of(rest.first(key_size));
     Bytes value = rest.subspan(key_size);
     if (flags == kOnOverflowPages) {
-      if (value.size() < sizeof(std::uint64_t)) fail(index, "a value beyond its end");
+      if (value.size() < sizeof(std::uint64_t)) fail(index);
       value =
           page(read_at<std::uint64_t>(value, 0), PageKind::kOverflow).subspan(sizeof(PageHeader));
     }
-    if (size > value.size()) fail(index, "a value beyond its end");
+    if (size > value.size()) fail(index);
     return {key, value.first(size)};
   }
 
-  [[noreturn]] void fail(std::uint64_t page, const std::string& problem) const {
-    fail_data("{}: page {}: the LMDB is damaged: {}", name_, page, problem);
+  [[noreturn]] void fail(std::uint64_t page) const {
+    fail_data("{}: page {}: the LMDB is damaged", name_, page);
   }
 
   std::string name_of_key(std::string_view key) const {
