@@ -163,7 +163,7 @@ fs::path find_dataset_record(const fs::path& weights);
 /// `limit_test`, and `unusable` samples.
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options);
 
-/// Returns one line for the user, such as "12 .txt files; 1 folder: __MACOSX (created by an archive
+/// Returns one line for the user, such as "12 .txt files; 1 folder: __MACOSX (created by another
 /// program)", or "" if no file was left out.
 std::string left_out_text(const LeftOut& left_out);
 

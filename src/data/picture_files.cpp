@@ -111,23 +111,12 @@ class PictureFiles : public ImageSource {
   std::vector<std::uint32_t> sizes_;
 };
 
-/// Folders that other programs create next to a user's own.
-constexpr std::array<std::pair<std::string_view, const char*>, 9> kForeignFolders{{
-    {"__MACOSX", "created by an archive program"},
-    {"@eaDir", "created by a file server"},
-    {"#recycle", "recycle bin of a file server"},
-    {"#snapshot", "created by a file server"},
-    {"@Recycle", "recycle bin of a file server"},
-    {"$RECYCLE.BIN", "recycle bin of Windows"},
-    {"System Volume Information", "created by Windows"},
-    {"lost+found", "created by the file system"},
-    {"__pycache__", "created by Python"},
-}};
-
 /// Returns why a folder cannot be a class or a part of one, or null if it can.
 const char* reason_to_ignore(std::string_view folder) {
-  for (const auto& [name, reason] : kForeignFolders) {
-    if (folder == name) return reason;
+  for (const char* name :
+       {"__MACOSX", "@eaDir", "#recycle", "#snapshot", "@Recycle", "$RECYCLE.BIN",
+        "System Volume Information", "lost+found", "__pycache__"}) {
+    if (folder == name) return "created by another program";
   }
   return folder.starts_with('.') ? "hidden" : nullptr;
 }

@@ -398,11 +398,11 @@ TEST_CASE("files and folders that are neither pictures nor classes are skipped w
             {".db", 1}, {".txt", 2}, {"hidden picture", 2}, {"without extension", 1}});
   CHECK(left_out.folders ==
         std::map<std::string, std::string>{{".git", "hidden"},
-                                           {"@eaDir", "created by a file server"},
-                                           {"__MACOSX", "created by an archive program"},
+                                           {"@eaDir", "created by another program"},
+                                           {"__MACOSX", "created by another program"},
                                            {"dots", "no pictures, 1 hidden picture"},
                                            {"empty", "no pictures"},
-                                           {"lost+found", "created by the file system"},
+                                           {"lost+found", "created by another program"},
                                            {"tables",
                                             "no pictures, 2 .tif (convert them in their folder: "
                                             "mogrify -format png *.tif)"}});

@@ -110,11 +110,11 @@ def test_one_folder_gives_the_same_weights_with_any_number_of_processes_and_eval
     assert len({run_.digest() for run_ in runs}) == 1
     folder = runs[1].path
     left_out = {".tif": 1, ".txt": 1, "folders": {
-        "@eaDir": "created by a file server", "__MACOSX": "created by an archive program", "notes": "no pictures, 1 .txt"}}
+        "@eaDir": "created by another program", "__MACOSX": "created by another program", "notes": "no pictures, 1 .txt"}}
     record = runs[1].read_json("dataset.json")
     assert record["left_out"] == left_out
     said = ("left out: 1 .tif file (convert them in their folder: mogrify -format png *.tif); 1 .txt file; "
-            "3 folders: @eaDir (created by a file server)")
+            "3 folders: @eaDir (created by another program)")
     assert said in runs[1].stderr
     assert record == described(tmp_path, config)[0]
     predictions = runs[1].rows("predictions.jsonl")
