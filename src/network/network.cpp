@@ -1,7 +1,8 @@
 #include "network/network.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <limits>
 #include <set>
@@ -302,21 +303,18 @@ class SizeInference {
   }
 
   /// Checks that `names` lists every module with weights exactly once.
-  static void check_modules(const SizedLayer& block, const std::vector<std::string>& names) {
-    std::set<std::string> left(names.begin(), names.end());
-    if (left.size() != names.size()) fail(block, "modules lists a name twice");
+  static void check_modules(const SizedLayer& block, std::vector<std::string> names) {
+    std::vector<std::string> weighted;
     for (const auto* list : {&block.layers, &block.shortcut}) {
       for (const SizedLayer& sized : *list) {
-        if (sized.parameters > 0 && left.erase(sized.name) == 0) {
-          fail(sized,
-               "has weights, so modules of its block must list its name, \"{}\", exactly once",
-               sized.name);
-        }
+        if (sized.parameters > 0) weighted.push_back(sized.name);
       }
     }
-    if (!left.empty()) {
-      fail(block, "modules lists \"{}\", but no layer with weights has that name", *left.begin());
-    }
+    std::ranges::sort(names);
+    std::ranges::sort(weighted);
+    if (names == weighted && std::ranges::adjacent_find(names) == names.end()) return;
+    fail(block, "modules must list exactly the layers with weights, whose names must differ: {}",
+         fmt::join(weighted, ", "));
   }
 
   ImageShape images_;

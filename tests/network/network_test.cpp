@@ -159,10 +159,10 @@ TEST_CASE("the error about a layer that does not fit has its pointer and both sh
        "more than 2147483648 elements per image"},
       {R"([{"name": "residual", "modules": ["a"], "layers": [{"name": "conv2d", "out_channels": 1,
           "kernel_size": 1}]}])",
-       "/0/layers/0", "must list its name, \"0\""},
+       "/0", "modules must list exactly the layers with weights, whose names must differ: 0"},
       {R"([{"name": "residual", "modules": ["0", "a"], "layers": [{"name": "conv2d",
           "out_channels": 1, "kernel_size": 1}]}])",
-       "/0", "modules lists \"a\""},
+       "/0", "modules must list exactly the layers with weights, whose names must differ: 0"},
   };
   for (const auto& [json, pointer, reason] : cases) {
     INFO(json);
