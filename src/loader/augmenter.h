@@ -79,8 +79,8 @@ Augmentation make_augmentation(const settings::AugmentationOptions& entry, setti
                                at::Device device);
 
 // Entries that process images one by one on CPUs, on all threads, with the loops of
-// picture_operations.h or LibTorch's resize. On GPUs, LibTorch operations process the whole batch
-// at once, and results differ by at most one level.
+// picture_augmentations.cpp or LibTorch's resize. On GPUs, LibTorch operations process the whole
+// batch at once, and results differ by at most one level.
 Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
                              settings::ImageSize size, at::Device device);
 Augmentation augmentation_of(const settings::ColorJitterOptions& options, settings::ImageSize size,
