@@ -34,27 +34,4 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
 /// Returns the number of steps per epoch. Every sample is used, so the last batch may be short.
 std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size);
 
-/// Orders samples when each process has its own training set (train_per_process). Every sample is
-/// visited once per epoch, and every global batch draws evenly from the sets that have samples
-/// left. The sets are concatenated, as in Dataset::train.
-class PerRankSampler {
- public:
-  /// `sizes`: the number of samples in each rank's set, none of them 0.
-  explicit PerRankSampler(std::vector<std::int64_t> sizes);
-
-  /// Returns a rank's share of the global batch `global`, as positions in the rank's own order. The
-  /// sizes of all ranks' ranges add up to `global.size()`.
-  Range shard(Range global, int rank) const;
-  /// Returns the order in which a rank visits its samples in an epoch (counted from 0), as indices
-  /// into the concatenated sets.
-  std::vector<std::int64_t> order(int rank, std::int64_t seed, std::int64_t epoch) const;
-
-  const std::vector<std::int64_t>& sizes() const { return sizes_; }
-
- private:
-  std::vector<std::int64_t> sizes_;
-  // by rank: its samples' positions in the global order, ascending
-  std::vector<std::vector<std::int64_t>> positions_;
-};
-
 }  // namespace mnist_train::data

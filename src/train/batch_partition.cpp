@@ -23,22 +23,50 @@ std::vector<std::int64_t> divide(std::int64_t shards, int ranks) {
   return begins;
 }
 
+/// Orders samples when each process has its own training set (train_per_process). Every sample is
+/// visited once per epoch, and every global batch draws evenly from the sets that have samples
+/// left. The sets are concatenated, as in Dataset::train.
 class PerRankPartition : public BatchPartition {
  public:
+  /// `sizes`: the number of samples in each rank's set, none of them 0.
   PerRankPartition(std::vector<std::int64_t> sizes, std::vector<std::int64_t> begins, int rank)
-      : BatchPartition(std::move(begins), rank), sampler_(std::move(sizes)) {}
+      : BatchPartition(std::move(begins), rank),
+        sizes_(std::move(sizes)),
+        positions_(sizes_.size()) {
+    const std::int64_t total = std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0});
+    for (std::size_t owner = 0, position = 0; position < static_cast<std::size_t>(total);
+         owner = (owner + 1) % sizes_.size()) {
+      if (std::ssize(positions_[owner]) == sizes_[owner]) continue;
+      positions_[owner].push_back(static_cast<std::int64_t>(position++));
+    }
+  }
 
+  /// Returns indices into the concatenated sets.
   std::vector<std::int64_t> order_of(int rank, std::int64_t /*count*/, std::int64_t seed,
                                      std::int64_t epoch) const override {
-    return sampler_.order(rank, seed, epoch);
+    // With a shared seed, sets of equal size would be visited in the same order, always pairing the
+    // same samples.
+    constexpr std::int64_t kSeedsApart = 1'000'003;
+    const std::int64_t count = sizes_[static_cast<std::size_t>(rank)];
+    auto order = data::epoch_permutation(count, seed + rank * kSeedsApart, epoch);
+    const std::int64_t first =
+        std::accumulate(sizes_.begin(), sizes_.begin() + rank, std::int64_t{0});
+    for (std::int64_t& sample : order) sample += first;
+    return order;
   }
-  int orders() const override { return static_cast<int>(sampler_.sizes().size()); }
+  int orders() const override { return static_cast<int>(sizes_.size()); }
   data::Range shard(data::Range global, std::int64_t number) const override {
-    return sampler_.shard(global, static_cast<int>(number));
+    const auto& mine = positions_[static_cast<std::size_t>(number)];
+    const auto before = [&mine](std::int64_t position) {
+      return std::lower_bound(mine.begin(), mine.end(), position) - mine.begin();
+    };
+    return {before(global.begin), before(global.end)};
   }
 
  private:
-  data::PerRankSampler sampler_;
+  std::vector<std::int64_t> sizes_;
+  // by rank: its samples' positions in the global order, ascending
+  std::vector<std::vector<std::int64_t>> positions_;
 };
 
 class ThroughputPartition : public BatchPartition {

@@ -95,6 +95,58 @@ TEST_CASE("fixed shards do not depend on the number of ranks; each rank gets con
   }
 }
 
+TEST_CASE("every sample of every rank's set is used once per epoch, at any batch size") {
+  const auto sizes = GENERATE(values<std::vector<std::int64_t>>({{7}, {5, 5}, {1, 9, 4}}));
+  const auto batch_size = GENERATE(std::int64_t{1}, 3, 4, 20);
+  const auto sets = make_batch_partition({.samples_per_rank = sizes}, {}, at::kCPU);
+  const auto total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  std::vector<std::int64_t> begin(sizes.size());
+  for (std::int64_t at = 0; at < total; at += batch_size) {
+    const data::Range global{at, std::min(at + batch_size, total)};
+    std::int64_t together = 0;
+    for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+      const data::Range share = sets->shard(global, static_cast<int>(rank));
+      CHECK(share.begin == begin[rank]);
+      begin[rank] = share.end;
+      together += share.size();
+    }
+    CHECK(together == global.size());
+  }
+  CHECK(begin == sizes);
+}
+
+TEST_CASE("batches are split evenly between ranks whose sets have samples left") {
+  const auto sets = make_batch_partition({.samples_per_rank = {2, 6}}, {}, at::kCPU);
+  const auto shares = [&sets](data::Range global) {
+    return std::vector{sets->shard(global, 0).size(), sets->shard(global, 1).size()};
+  };
+  CHECK(shares({0, 3}) == std::vector<std::int64_t>{2, 1});
+  CHECK(shares({0, 4}) == std::vector<std::int64_t>{2, 2});
+  CHECK(shares({4, 8}) == std::vector<std::int64_t>{0, 4});
+}
+
+TEST_CASE("each rank permutes its own samples, differently in each epoch and on each rank") {
+  const auto made = [] {
+    return make_batch_partition({.samples_per_rank = {50, 50}}, {}, at::kCPU);
+  };
+  const auto sets = made();
+  const auto first = sets->order_of(0, 100, 1, 0);
+  const auto second = sets->order_of(1, 100, 1, 0);
+  for (const auto& [order, begin] : {std::pair(first, 0), std::pair(second, 50)}) {
+    auto sorted = order;
+    std::sort(sorted.begin(), sorted.end());
+    std::vector<std::int64_t> expected(50);
+    std::iota(expected.begin(), expected.end(), begin);
+    CHECK(sorted == expected);
+  }
+  std::vector<std::int64_t> moved = first;
+  for (std::int64_t& sample : moved) sample += 50;
+  CHECK(moved != second);
+  CHECK(first != sets->order_of(0, 100, 1, 1));
+  CHECK(first != sets->order_of(0, 100, 2, 0));
+  CHECK(first == made()->order_of(0, 100, 1, 0));
+}
+
 TEST_CASE("with ranks of unequal speed, a throughput split is faster and trains the same weights") {
   settings::TrainOptions options = small_run();
   options.deterministic = false;
