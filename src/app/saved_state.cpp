@@ -330,8 +330,7 @@ void StateSaver::note_resumed() {
 void StateSaver::save(const report::LogPositions& positions, bool is_checkpoint) {
   if (memory_) {
     const double seconds = duration_s([&] {
-      memory_->take(trainer_, {trainer_.progress(), positions.metrics_bytes, positions.event_bytes,
-                               is_checkpoint});
+      memory_->take(trainer_, {positions.metrics_bytes, positions.event_bytes}, is_checkpoint);
     });
     snapshot_taken_s_ = monotonic_seconds();
     if (++snapshots_ > kUntimedSnapshots && (least_snapshot_s_ == 0 || seconds < least_snapshot_s_))

@@ -156,12 +156,10 @@ struct FoundCheckpoint {
 /// nullopt if there are no checkpoints. Throws Error(kCheckpoint) if all are damaged.
 std::optional<FoundCheckpoint> newest_valid(const std::filesystem::path& folder);
 
-/// A snapshot's content other than the tensors.
+/// A snapshot's content other than the trainer's state.
 struct SnapshotFacts {
-  train::Progress progress;
   std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when the snapshot was taken
   std::int64_t event_bytes = 0;    // length of the TensorBoard file; 0 if there is none
-  bool is_checkpoint = false;      // a checkpoint of the same step is also written
 };
 
 /// The newest training states of the ranks of one host, in an in-memory file that their launcher
@@ -186,8 +184,9 @@ class SnapshotMemory {
 
   /// Writes this rank's part of the trainer's state. All ranks must call it after the same step,
   /// and none may call it again before all have returned. Rank 0's `facts` are stored, but
-  /// `is_checkpoint` must be the same on all ranks. Throws Error(kRunFailed).
-  void take(const train::Trainer& trainer, const SnapshotFacts& facts);
+  /// `is_checkpoint`, whether a checkpoint of the same step is also written, must be the same on
+  /// all ranks. Throws Error(kRunFailed).
+  void take(const train::Trainer& trainer, const SnapshotFacts& facts, bool is_checkpoint);
 
   /// Returns the steps of the snapshots that all ranks have sealed, ascending.
   std::vector<std::int64_t> steps() const;

@@ -40,21 +40,6 @@ std::size_t lay_out(const StateTensors& state, const Visit& visit) {
   return whole_pages(offset);
 }
 
-/// Uses MessagePack, because writing the accuracies of thousands of epochs as text would take too
-/// long.
-std::vector<std::uint8_t> packed(const SnapshotFacts& facts) {
-  return nlohmann::json::to_msgpack({{"progress", progress_to_json(facts.progress)},
-                                     {"metrics_bytes", facts.metrics_bytes},
-                                     {"event_bytes", facts.event_bytes},
-                                     {"is_checkpoint", facts.is_checkpoint}});
-}
-
-SnapshotFacts unpacked(std::span<const std::uint8_t> bytes) {
-  const auto json = nlohmann::json::from_msgpack(bytes);
-  return {progress_from_json(json.at("progress")), json.at("metrics_bytes"), json.at("event_bytes"),
-          json.at("is_checkpoint")};
-}
-
 }  // namespace
 
 struct alignas(64) SnapshotMemory::Plan {
@@ -129,22 +114,28 @@ void SnapshotMemory::plan(std::int64_t moment) { plan_->moment = moment; }
 
 bool SnapshotMemory::is_planned(std::int64_t moment) const { return plan_->moment == moment; }
 
-void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& facts) {
+void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& facts,
+                          bool is_checkpoint) {
   const at::NoGradGuard no_grad;
   int slot = 0;
   while (slot == newest_slot_ || slot == checkpoint_slot_) ++slot;
   newest_slot_ = slot;
-  if (facts.is_checkpoint) checkpoint_slot_ = slot;
+  if (is_checkpoint) checkpoint_slot_ = slot;
   Seal& mine = seal(slot, rank_);
   mine.step = 0;
-  mine.is_checkpoint = facts.is_checkpoint;
+  mine.is_checkpoint = is_checkpoint;
   const auto write = [&](const void* bytes, std::size_t size, std::size_t offset) {
     const auto at = static_cast<off_t>(begin_of(slot) + offset);
     if (::pwrite(fd_, bytes, size, at) != static_cast<ssize_t>(size))
       throw_errno(std::string("write to ") + kMemory);
   };
   if (rank_ == 0) {
-    const std::vector<std::uint8_t> bytes = packed(facts);
+    // MessagePack, because writing the accuracies of thousands of epochs as text would take too
+    // long.
+    const std::vector<std::uint8_t> bytes =
+        nlohmann::json::to_msgpack({{"progress", progress_to_json(trainer.progress())},
+                                    {"metrics_bytes", facts.metrics_bytes},
+                                    {"event_bytes", facts.event_bytes}});
     if (bytes.size() > kMaxFactsBytes) return;  // no seal: the run continues without this snapshot
     write(bytes.data(), bytes.size(), 0);
     mine.facts_bytes = bytes.size();
@@ -164,14 +155,15 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
 SnapshotFacts SnapshotMemory::restore(train::Trainer& trainer, std::int64_t step) const {
   const int slot = slot_of(step);
   const auto mapped = map_shared(fd_, slot_bytes_, PROT_READ, kMemory, begin_of(slot));
-  const SnapshotFacts facts = unpacked({mapped.get(), seal(slot, 0).facts_bytes});
+  const std::span<const std::uint8_t> packed(mapped.get(), seal(slot, 0).facts_bytes);
+  const auto facts = nlohmann::json::from_msgpack(packed);
   const at::NoGradGuard no_grad;
   lay_out(state_tensors(trainer), [&](const at::Tensor& tensor, std::size_t offset, bool) {
     tensor.copy_(at::from_blob(mapped.get() + offset, tensor.sizes(), tensor.scalar_type()));
   });
-  trainer.progress() = facts.progress;
-  trainer.optimizer().restored(facts.progress.step);
-  return facts;
+  trainer.progress() = progress_from_json(facts.at("progress"));
+  trainer.optimizer().restored(trainer.progress().step);
+  return {facts.at("metrics_bytes"), facts.at("event_bytes")};
 }
 
 }  // namespace mnist_train::checkpoint

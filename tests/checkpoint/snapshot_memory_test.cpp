@@ -21,14 +21,14 @@ TEST_CASE("the next attempt restores the trainer from the snapshot") {
   TrainerRig before(small_run(), one_rank(), tiny_model(1, true));
   before.run_to(4);
   SnapshotMemory(file.get(), before.trainer, one_rank())
-      .take(before.trainer, {before.trainer.progress(), 123, 45, true});
+      .take(before.trainer, {123, 45}, /*is_checkpoint=*/true);
   TrainerRig after(small_run(), one_rank(), tiny_model(2, true));
   REQUIRE_FALSE(same_tensors(before, after));
-  const auto facts =
-      SnapshotMemory(file.get(), after.trainer, one_rank()).restore(after.trainer, 4);
+  const SnapshotMemory memory(file.get(), after.trainer, one_rank());
+  CHECK(memory.is_checkpoint(4));
+  const auto facts = memory.restore(after.trainer, 4);
   CHECK(facts.metrics_bytes == 123);
   CHECK(facts.event_bytes == 45);
-  CHECK(facts.is_checkpoint);
   CHECK(same_tensors(before, after));
   CHECK(same_progress(after.trainer.progress(), before.trainer.progress()));
   before.run_to(9);
@@ -44,7 +44,7 @@ TEST_CASE("the two newest snapshots and the newest checkpointed one are kept") {
   std::vector<at::Tensor> weights;
   for (const std::int64_t step : {1, 2, 3, 4, 5}) {
     rig.run_to(step);
-    memory.take(rig.trainer, {rig.trainer.progress(), 0, 0, /*is_checkpoint=*/step == 2});
+    memory.take(rig.trainer, {}, /*is_checkpoint=*/step == 2);
     weights.push_back(rig.weights());
   }
   CHECK(memory.steps() == std::vector<std::int64_t>{2, 4, 5});
@@ -58,7 +58,7 @@ TEST_CASE("the two newest snapshots and the newest checkpointed one are kept") {
     CHECK(after.weights().equal(weights[static_cast<std::size_t>(step - 1)]));
   }
   after.run_to(6);
-  again.take(after.trainer, {after.trainer.progress()});
+  again.take(after.trainer, {}, /*is_checkpoint=*/false);
   CHECK(again.steps() == std::vector<std::int64_t>{2, 5, 6});
 }
 
@@ -68,10 +68,10 @@ TEST_CASE("a snapshot that one rank did not finish is never used and is overwrit
     TrainerRig rig(small_run(), communicator, tiny_model(1, true));
     SnapshotMemory memory(file.get(), rig.trainer, communicator);
     rig.run_to(3);
-    memory.take(rig.trainer, {rig.trainer.progress()});
+    memory.take(rig.trainer, {}, /*is_checkpoint=*/false);
     const at::Tensor weights = rig.weights();
     rig.run_to(5);
-    if (communicator.rank() == 1) memory.take(rig.trainer, {rig.trainer.progress()});
+    if (communicator.rank() == 1) memory.take(rig.trainer, {}, /*is_checkpoint=*/false);
     communicator.barrier();  // as if rank 0 died before it took its part
     TrainerRig after(small_run(), communicator, tiny_model(2, true));
     SnapshotMemory again(file.get(), after.trainer, communicator);
@@ -81,7 +81,7 @@ TEST_CASE("a snapshot that one rank did not finish is never used and is overwrit
     const bool same = after.weights().equal(weights);
     communicator.barrier();
     after.run_to(7);
-    again.take(after.trainer, {after.trainer.progress()});
+    again.take(after.trainer, {}, /*is_checkpoint=*/false);
     communicator.barrier();
     steps.push_back(again.steps());
     return std::pair(same, steps);
