@@ -17,6 +17,7 @@
 
 #include "base/cpu.h"
 #include "base/parallel.h"
+#include "base/print.h"
 
 namespace mnist_train::comm {
 
@@ -267,30 +268,6 @@ class BucketedAverager : public GradientAverager {
   c10::intrusive_ptr<c10d::Work> statistics_work_;
 };
 
-/// Returns whether the strategy is `shared_memory`, by name or chosen by `auto`. Collective.
-bool shares_memory(const settings::TrainOptions& options, const Communicator& communicator,
-                   at::Device device) {
-  const settings::AveragingOptions& averaging = options.gradient_averaging;
-  if (averaging.strategy != AveragingStrategy::kAuto) {
-    return averaging.strategy == AveragingStrategy::kSharedMemory;
-  }
-  return averaging.compression == settings::Compression::kNone &&
-         can_share_memory(communicator, device);
-}
-
-AveragingStrategy choose_strategy(const settings::TrainOptions& options,
-                                  const Communicator& communicator, const GradientBuffer& buffer,
-                                  bool may_overlap) {
-  const AveragingStrategy strategy = options.gradient_averaging.strategy;
-  if (strategy != AveragingStrategy::kAuto) return strategy;
-  if (shares_memory(options, communicator, buffer.flat.device())) {
-    return AveragingStrategy::kSharedMemory;
-  }
-  const auto bytes = buffer.flat.numel() * buffer.flat.element_size();
-  const bool overlap = may_overlap && !options.deterministic && bytes >= kOverlapPaysFrom_bytes;
-  return overlap ? AveragingStrategy::kBucketed : AveragingStrategy::kFlat;
-}
-
 }  // namespace
 
 SummationTree::SummationTree(std::vector<std::int64_t> begins)
@@ -423,23 +400,43 @@ DeferredSum GradientAverager::summands_in(const std::vector<at::Tensor>& tables,
   return sum;
 }
 
-bool defers_sum(const settings::TrainOptions& options, const Communicator& communicator,
-                at::Device device) {
-  return (communicator.alone() || shares_memory(options, communicator, device)) && device.is_cpu();
+settings::TrainOptions share_memory_if_possible(settings::TrainOptions options,
+                                                const Communicator& communicator,
+                                                at::Device device) {
+  AveragingStrategy& strategy = options.gradient_averaging.strategy;
+  const bool is_required = strategy == AveragingStrategy::kSharedMemory;
+  const bool is_preferred = strategy == AveragingStrategy::kAuto &&
+                            options.gradient_averaging.compression == settings::Compression::kNone;
+  if (communicator.alone() || !(is_required || is_preferred)) return options;
+  const bool fits_here = communicator.one_host() && device.is_cpu();
+  const bool is_possible = !communicator.reduces_on_device() &&  // NCCL cannot reduce CPU tensors
+                           communicator.sum_over_ranks(fits_here ? 0 : 1) == 0;
+  if (is_possible) {
+    strategy = AveragingStrategy::kSharedMemory;
+  } else if (is_required) {
+    refuse(
+        "gradient_averaging.strategy \"shared_memory\" needs all processes on the CPUs of one "
+        "host; set it to \"flat\" or \"bucketed\"");
+  }
+  return options;
 }
 
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer, bool may_overlap) {
+  const AveragingStrategy strategy = options.gradient_averaging.strategy;
   if (communicator.alone()) return std::make_unique<NoAverager>(std::move(buffer));
-  switch (choose_strategy(options, communicator, buffer, may_overlap)) {
-    case AveragingStrategy::kBucketed:
-      return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));
-    case AveragingStrategy::kSharedMemory:
-      return make_shared_memory_averager(communicator, std::move(buffer));
-    default:
-      return std::make_unique<FlatAverager>(options, communicator, std::move(buffer));
+  if (strategy == AveragingStrategy::kSharedMemory) {
+    return make_shared_memory_averager(communicator, std::move(buffer));
   }
+  const bool overlap_pays =
+      may_overlap && !options.deterministic &&
+      buffer.flat.numel() * buffer.flat.element_size() >= kOverlapPaysFrom_bytes;
+  if (strategy == AveragingStrategy::kBucketed ||
+      (strategy == AveragingStrategy::kAuto && overlap_pays)) {
+    return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));
+  }
+  return std::make_unique<FlatAverager>(options, communicator, std::move(buffer));
 }
 
 }  // namespace mnist_train::comm

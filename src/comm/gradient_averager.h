@@ -212,18 +212,19 @@ class GradientAverager {
   bool complete_ = false;  // whether the latest gradients are summed
 };
 
-/// Returns whether the averager for these options defers the sum to the weight update and accepts
-/// `bf16_rows`: on CPUs, for a single rank and for `shared_memory`. Collective.
-bool defers_sum(const settings::TrainOptions& options, const Communicator& communicator,
-                at::Device device);
+/// Returns the options with the strategy `shared_memory` in place of `auto`, if possible without
+/// compression: all ranks compute on the CPUs of one host; `device` is this rank's. Collective.
+/// Throws Error(kConfig) if `shared_memory` is requested but not possible.
+settings::TrainOptions share_memory_if_possible(settings::TrainOptions options,
+                                                const Communicator& communicator,
+                                                at::Device device);
 
-/// Creates the averager for the options. `flat`: one all-reduce of the whole buffer after backward.
-/// `bucketed`: c10d::Reducer, which sends buckets during backward. `shared_memory`: no messages, on
-/// the CPUs of one host. `auto`: `shared_memory` if possible without compression, else `bucketed`
-/// for at least 25 MiB of gradients, else `flat`; never `bucketed` in a deterministic run or
-/// without `may_overlap`. A single rank needs none of these. With `shards`, gradients are summed in
-/// the order of the buffer's tree, for which `flat` gathers all rows. Collective. Throws
-/// Error(kConfig) if `shared_memory` is requested but not possible.
+/// Creates the averager for options from `share_memory_if_possible`. `flat`: one all-reduce of the
+/// whole buffer after backward. `bucketed`: c10d::Reducer, which sends buckets during backward.
+/// `shared_memory`: no messages, on the CPUs of one host. `auto`: `bucketed` for at least 25 MiB of
+/// gradients, else `flat`; never `bucketed` in a deterministic run or without `may_overlap`. A
+/// single rank needs none of these. With `shards`, gradients are summed in the order of the
+/// buffer's tree, for which `flat` gathers all rows. Collective.
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer,
@@ -238,11 +239,8 @@ class SharedMemoryError : public Error {
   SharedMemoryError(int rank, int error);
 };
 
-/// Returns whether all ranks compute on the CPUs of one host; `device` is this rank's. Collective.
-bool can_share_memory(const Communicator& communicator, at::Device device);
-
 /// Creates the averager for `shared_memory` and moves the buffer into shared memory. Collective.
-/// Throws Error(kConfig) if `can_share_memory` is false, or SharedMemoryError on all ranks.
+/// Throws SharedMemoryError on all ranks.
 std::unique_ptr<GradientAverager> make_shared_memory_averager(const Communicator& communicator,
                                                               GradientBuffer buffer);
 

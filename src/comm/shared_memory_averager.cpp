@@ -16,7 +16,6 @@
 
 #include "base/file.h"
 #include "base/parallel.h"
-#include "base/print.h"
 #include "base/system.h"
 #include "comm/gradient_averager.h"
 
@@ -140,13 +139,6 @@ class SharedSegment {
                   ": the process of rank " + std::to_string(rank) + " is gone");
 }
 
-GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer buffer) {
-  if (can_share_memory(communicator, buffer.flat.device())) return buffer;
-  refuse(
-      "gradient_averaging.strategy \"shared_memory\" needs all processes on the CPUs of one host; "
-      "set it to \"flat\" or \"bucketed\"");
-}
-
 constexpr std::int64_t kGrain = 64;  // elements; no two ranks write to the same cache line
 constexpr std::size_t kMaxSmall_bytes = 64 << 10;  // 4,000 channels' statistics in fp64
 
@@ -160,7 +152,7 @@ constexpr std::size_t kMaxSmall_bytes = 64 << 10;  // 4,000 channels' statistics
 class SharedMemoryAverager : public GradientAverager {
  public:
   SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
-      : GradientAverager(require_fitting(communicator, std::move(buffer))),
+      : GradientAverager(std::move(buffer)),
         communicator_(communicator),
         statistics_(statistics()),
         segment_(communicator, segment_bytes()),
@@ -322,12 +314,6 @@ SharedMemoryError::SharedMemoryError(int rank, int error)
                 (rank == 0 ? "create memory for all ranks" : "open the memory of rank 0") + " (" +
                 error_text(error) +
                 "), which gradient_averaging.strategy \"shared_memory\" needs; \"flat\" does not") {
-}
-
-bool can_share_memory(const Communicator& communicator, at::Device device) {
-  if (communicator.reduces_on_device()) return false;  // NCCL cannot reduce CPU tensors
-  const bool fits_here = communicator.one_host() && device.is_cpu();
-  return communicator.sum_over_ranks(fits_here ? 0 : 1) == 0;
 }
 
 std::unique_ptr<GradientAverager> make_shared_memory_averager(const Communicator& communicator,

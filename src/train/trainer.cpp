@@ -54,12 +54,15 @@ bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setu
 }
 
 /// Returns how this rank's gradients are summed. With one shard per rank and step, bf16 gradients
-/// may remain bf16 until the reduction. Collective.
+/// may remain bf16 until the reduction, if the averager accepts them.
 ShardLayout shard_layout(const settings::TrainOptions& options, const BatchPartition& partition,
                          const comm::Communicator& communicator, at::Device device) {
   const bool one_shard =
       partition.shards() == communicator.world_size() && options.gradient_accumulation_steps == 1;
-  const bool defers_sum = comm::defers_sum(options, communicator, device);
+  const auto strategy = options.gradient_averaging.strategy;
+  const bool defers_sum =
+      device.is_cpu() &&
+      (communicator.alone() || strategy == settings::AveragingStrategy::kSharedMemory);
   return {comm::SummationTree(partition.begins()), communicator.rank(), defers_sum && one_shard};
 }
 
@@ -67,7 +70,7 @@ ShardLayout shard_layout(const settings::TrainOptions& options, const BatchParti
 
 Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
                  loader::BatchSource& images, const comm::Communicator& communicator)
-    : options_(options),
+    : options_(comm::share_memory_if_possible(options, communicator, setup.device)),
       communicator_(communicator),
       images_(images),
       device_(setup.device),
@@ -79,11 +82,11 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
           *model_,
           StepLog::kScalars + partition_->statistics() +
               (options.shards ? ShardBuffers::elements(*model_) : 0),
-          bf16_copy_.get(), shard_layout(options, *partition_, communicator, device_),
+          bf16_copy_.get(), shard_layout(options_, *partition_, communicator, device_),
           settings::parameter_settings(options.parameters, model_->named_parameters().keys(),
                                        model_->frozen_parameters())),
       averager_(comm::make_gradient_averager(
-          options, communicator, parameters_.gradient_buffer(),
+          options_, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),
       ema_(options.ema ? std::make_unique<EmaModel>(*model_, parameters_,
                                                     make_on_device(setup, /*bf16=*/false))

@@ -116,7 +116,7 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
   const auto computing = tiny_model(1);
   computing->to(at::kBFloat16);
   const TrainOptions options = with_strategy(strategy);
-  const bool deferred = defers_sum(options, communicator, at::kCPU);
+  const bool deferred = strategy == AveragingStrategy::kSharedMemory;
   train::FlatParameters parameters(
       *master, 1, computing.get(),
       {SummationTree::of_ranks(communicator.world_size()), communicator.rank(), deferred});
@@ -215,13 +215,13 @@ TEST_CASE("ranks that share memory sum small tensors in rank order") {
   CHECK(agree == std::vector<int>{kSums, kSums, kSums});
 }
 
-TEST_CASE("sums are not deferred if any rank has a GPU, and all ranks agree on that") {
+TEST_CASE("memory is not shared if any rank has a GPU, and all ranks agree on that") {
   const auto decisions = results_of_ranks(2, [](const Communicator& communicator) -> int {
     const at::Device device = communicator.rank() == 0 ? at::kCUDA : at::kCPU;
-    const bool deferred = defers_sum({}, communicator, device);
+    const TrainOptions options = share_memory_if_possible({}, communicator, device);
     (void)communicator.sum_over_ranks(
         1);  // hangs unless all ranks took part in the same number of collectives
-    return deferred;
+    return options.gradient_averaging.strategy == AveragingStrategy::kSharedMemory;
   });
   CHECK(decisions == std::vector<int>{0, 0});
 }
@@ -350,7 +350,8 @@ TEST_CASE("the configured strategy is used; the default is shared_memory") {
     const at::Tensor parameter = at::zeros({count}).set_requires_grad(true);
     const GradientBuffer buffer =
         one_row_buffer({parameter}, at::zeros({count + 1}), 1, communicator.world_size());
-    return std::string(make_gradient_averager(options, communicator, buffer)->name());
+    const TrainOptions chosen = share_memory_if_possible(options, communicator, at::kCPU);
+    return std::string(make_gradient_averager(chosen, communicator, buffer)->name());
   });
   for (const std::string& used : names) CHECK(used == name);
 }
