@@ -7,7 +7,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstring>
 #include <numeric>
@@ -55,7 +54,6 @@ class NoAverager : public GradientAverager {
   using GradientAverager::GradientAverager;
 
   void average() override {}
-  bool defers_sum() const override { return true; }
   bool capturable() const override { return true; }
   const char* name() const override { return "none"; }
 
@@ -358,16 +356,6 @@ void DeferredSum::write_to(const at::Tensor& result) const {
       if (sum != to + begin) std::copy_n(sum, count, to + begin);
     }
   });
-}
-
-bool DeferredSum::is_finite() const {
-  const at::Tensor& summed = rows.front().f32;
-  const auto* const values = summed.const_data_ptr<float>();
-  std::atomic<bool> finite = true;
-  parallel_for(0, summed.numel(), kMinWork, [&](std::int64_t begin, std::int64_t end) {
-    if (!all_finite(values + begin, end - begin)) finite = false;
-  });
-  return finite;
 }
 
 DeferredSum GradientAverager::deferred_sum() const {

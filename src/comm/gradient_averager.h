@@ -111,8 +111,6 @@ struct DeferredSum {
   }
   /// Writes the sum of all elements to `result` [n] f32, which may be one of the rows.
   void write_to(const at::Tensor& result) const;
-  /// Returns whether all elements are finite. Requires a single row, all fp32.
-  bool is_finite() const;
 };
 
 /// A range of elements of the flat gradients, and of weights and optimizer state, which share their
@@ -166,9 +164,6 @@ class GradientAverager {
   DeferredSum deferred_sum() const;
   /// Writes the sums of `owned_slice` to the buffer if `average` deferred them.
   void complete_sum();
-  /// Returns whether `average` may defer the sum because it sends no messages. If not,
-  /// `deferred_sum` is one row, all fp32.
-  virtual bool defers_sum() const { return false; }
   /// Returns whether `backward` sends gradients while it computes further ones.
   virtual bool sends_in_backward() const { return false; }
   /// Gathers the summed gradients on every rank.

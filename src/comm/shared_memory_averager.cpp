@@ -196,8 +196,6 @@ class SharedMemoryAverager : public GradientAverager {
     comm::add_rows(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
   }
 
-  bool defers_sum() const override { return true; }
-
   bool all_reduce_small(at::Tensor& tensor) override {
     if (tensor.nbytes() > kMaxSmall_bytes) return false;
     // Alternate between two sets: when a rank passes one's barrier, all have read the other.

@@ -279,8 +279,6 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
     return true;
   }
   const comm::DeferredSum sum = averager.deferred_sum();
-  // Another pass over the gradients is negligible compared with communication.
-  if (!averager.defers_sum() && !sum.is_finite()) return false;
   bool finite = true;
   for (const UpdateSpan& span : spans_) {
     const std::int64_t first = span.slice.begin - slice_.begin;

@@ -182,8 +182,8 @@ class Step {
   void add(const loader::Batch& batch);
   /// Averages the gradients over the ranks and updates the weights. `rates`: as for `begin`.
   /// Collective. If the loss or a gradient is not finite, the next synchronisation reports it, see
-  /// `require_finite`. On a CPU the weights then remain unchanged, unless the loss is finite
-  /// and gradients are summed only during the update. Throws PeerError.
+  /// `require_finite`. On a CPU the weights then remain unchanged if the loss is not finite,
+  /// or if gradients are clipped. Throws PeerError.
   void finish(const at::Tensor& rates);
 
   at::ScalarType rates_type() const {
