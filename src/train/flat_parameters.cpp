@@ -214,15 +214,9 @@ at::Tensor FlatParameters::bf16_values_of(comm::Slice slice) const {
   return bf16_values_.narrow(0, begin, std::min(slice.size, bf16_values_.numel() - begin));
 }
 
-void FlatParameters::refresh_bf16_copy(comm::Slice slice) const {
-  const c10::NoGradGuard no_grad;
-  const at::Tensor copy = bf16_values_of(slice);
-  if (copy.numel() > 0) copy.copy_(values_.narrow(0, slice.begin, copy.numel()));
-}
-
 void FlatParameters::refresh_bf16_copy() const {
   const c10::NoGradGuard no_grad;
-  refresh_bf16_copy({0, values_.numel()});
+  bf16_values_.copy_(values_.narrow(0, 0, bf16_values_.numel()));
   for (const auto& [copy, value] : frozen_copies_) copy.copy_(value);
 }
 

@@ -83,9 +83,7 @@ class FlatParameters {
   /// Adds the gradients and `shard_statistics` of a shard to those of this rank's earlier shards,
   /// in the order of the summation tree. After the last shard the averager's rows are complete.
   void end_shard(std::size_t number);
-  /// Sets the bf16 parameters within `slice` to the rounded master values.
-  void refresh_bf16_copy(comm::Slice slice) const;
-  /// Refreshes all bf16 parameters, including frozen ones.
+  /// Sets all bf16 parameters, including frozen ones, to the rounded master values.
   void refresh_bf16_copy() const;
 
   /// Returns a view of a tensor [n] (such as momentum) with the layout of parameter `index`.

@@ -149,6 +149,20 @@ auto step_by(const kernels::AdamRule& rule, double learning_rate) {
   };
 }
 
+/// Updates the weights with LibTorch's kernels, then the EMA model and the bf16 copy. Adds NaN to
+/// `check` if a weight is not finite.
+void update_on_gpu(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule) {
+  kernels::update_by_libtorch(update, rule);
+  const at::Tensor& values = update.values;
+  const at::Tensor largest =
+      at::linalg_vector_norm(values, std::numeric_limits<double>::infinity());
+  update.check.add_(largest * 0);
+  update.bf16_copy.copy_(values.narrow(0, 0, update.bf16_copy.numel()));
+  if (update.average.defined()) {
+    update.average.lerp_(values, update.average_weight.to(values.scalar_type()));
+  }
+}
+
 /// Returns the names of the state tensors that PyTorch's optimizer keeps per parameter.
 std::vector<std::string> optimizer_state_names(const settings::TrainOptions& options) {
   if (options.optimizer != settings::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
@@ -191,12 +205,6 @@ void EmaModel::restart() {
   for (Buffers* buffers : {&averaged_, &copied_}) {
     if (!buffers->sources.empty()) at::_foreach_copy_(buffers->averages, buffers->sources);
   }
-}
-
-void EmaModel::update(comm::Slice slice, const at::Tensor& weight) {
-  const at::NoGradGuard no_grad;
-  slice.of(values_).lerp_(slice.of(parameters_.values()), weight.to(values_.scalar_type()));
-  update_buffers(weight);
 }
 
 void EmaModel::update_buffers(const at::Tensor& weight) {
@@ -270,19 +278,20 @@ void Optimizer::restored(std::int64_t steps) {
 bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates,
                        const at::Tensor& check) {
   if (clips() && !clip_gradients(check)) return false;
-  if (has_gpu_kernel()) {
-    update_by_kernel(rates.to(at::kFloat), check);
-    return true;
-  }
-  if (!parameters_.values().is_cpu()) {
-    update_by_libtorch(rates, check);
-    return true;
-  }
-  const comm::DeferredSum sum = averager.deferred_sum();
+  const bool has_kernel = kernels::are_used(parameters_.values().device());
+  const auto sum = updates_on_host() ? averager.deferred_sum() : comm::DeferredSum{};
   bool finite = true;
   for (const UpdateSpan& span : spans_) {
-    const std::int64_t first = span.slice.begin - slice_.begin;
-    finite = update_on_host(update_of(span, rates), span.rule, sum, first) && finite;
+    kernels::WeightUpdate update = update_of(span, has_kernel ? rates.to(at::kFloat) : rates);
+    update.check = check;
+    if (has_kernel) {
+      kernels::update_weights(update, span.rule);
+    } else if (updates_on_host()) {
+      const std::int64_t first = span.slice.begin - slice_.begin;
+      finite = update_on_host(update, span.rule, sum, first) && finite;
+    } else {
+      update_on_gpu(update, span.rule);
+    }
   }
   if (ema_ != nullptr) ema_->update_buffers(rates.select(0, 1));
   return finite;
@@ -299,27 +308,9 @@ kernels::WeightUpdate Optimizer::update_of(const UpdateSpan& span, const at::Ten
   return update;
 }
 
-void Optimizer::update_by_kernel(const at::Tensor& rates, const at::Tensor& check) {
-  for (const UpdateSpan& span : spans_) {
-    kernels::WeightUpdate update = update_of(span, rates);
-    update.check = check;
-    kernels::update_weights(update, span.rule);
-  }
-  if (ema_ != nullptr) ema_->update_buffers(rates.select(0, 1));
-}
-
 void Optimizer::step(const at::Tensor& rates) {
   for (const UpdateSpan& span : spans_)
     kernels::update_by_libtorch(update_of(span, rates), span.rule);
-}
-
-void Optimizer::update_by_libtorch(const at::Tensor& rates, const at::Tensor& check) {
-  step(rates);
-  const at::Tensor largest = at::linalg_vector_norm(slice_.of(parameters_.values()),
-                                                    std::numeric_limits<double>::infinity());
-  at::Tensor(check).add_(largest * 0);
-  parameters_.refresh_bf16_copy(slice_);
-  if (ema_ != nullptr) ema_->update(slice_, rates.select(0, 1));
 }
 
 /// Clips like torch.nn.utils.clip_grad_norm_, without reading the norm back from a GPU. The return

@@ -34,11 +34,9 @@ class EmaModel {
 
   /// Sets the average to the model's current weights and buffers.
   void restart();
-  /// Updates the buffers and the weights in `slice`, which this rank updates for all ranks.
-  /// `weight`: see `average_weight`; a scalar on the device, fp32 or, on CPUs, fp64. Never waits
-  /// for the GPU, so a graph can capture it.
-  void update(comm::Slice slice, const at::Tensor& weight);
-  /// Updates only the buffers; used if a kernel updates the weights.
+  /// Updates the buffers; the optimizer updates the weights. `weight`: see `average_weight`; a
+  /// scalar on the device, fp32 or, on CPUs, fp64. Never waits for the GPU, so a graph can capture
+  /// it.
   void update_buffers(const at::Tensor& weight);
 
   const at::Tensor& values() const { return values_; }  // [n] f32, like FlatParameters::values
@@ -87,7 +85,7 @@ class Optimizer {
             std::optional<comm::Slice> slice = {}, EmaModel* ema = nullptr);
 
   /// Returns whether `update` needs complete sums of gradients; otherwise it computes them itself.
-  bool needs_sums() const { return clips() || !parameters_.values().is_cpu() || has_gpu_kernel(); }
+  bool needs_sums() const { return clips() || !updates_on_host(); }
   /// Returns whether `update` clips, which needs the full gradients on every rank.
   bool clips() const { return options_.max_gradient_norm.has_value(); }
   /// Takes one step. `rates`: the first two or all members of StepRates, on the parameters' device,
@@ -117,10 +115,11 @@ class Optimizer {
   };
 
   kernels::UpdateRule rule_of(comm::Slice slice, double weight_decay) const;
-  bool has_gpu_kernel() const { return kernels::are_used(parameters_.values().device()); }
+  bool updates_on_host() const {
+    const at::Device device = parameters_.values().device();
+    return device.is_cpu() && !kernels::are_used(device);
+  }
   kernels::WeightUpdate update_of(const UpdateSpan& span, const at::Tensor& rates) const;
-  void update_by_kernel(const at::Tensor& rates, const at::Tensor& check);
-  void update_by_libtorch(const at::Tensor& rates, const at::Tensor& check);
   bool clip_gradients(const at::Tensor& check);
 
   settings::TrainOptions options_;
