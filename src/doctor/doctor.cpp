@@ -27,12 +27,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Returns the result of `check`, or a problem with this topic and remedy if it throws an Error.
+/// Returns the result of `check`, or a problem with this topic and remedy if it throws an Error
+/// other than that of a stop signal.
 template <class Check>
 Finding problem_if_throws(const char* topic, const char* remedy, const Check& check) {
   try {
     return check();
   } catch (const Error& error) {
+    if (error.code() == ExitCode::kInterrupted || error.code() == ExitCode::kTerminated) throw;
     return {topic, Verdict::kProblem, error.what(), remedy};
   }
 }
@@ -111,13 +113,15 @@ std::string hanging(const std::string& text, std::size_t column) {
 constexpr double kTimeout_s = 180;  // loading CUDA from a cold disk is slow
 constexpr double kSlow = 50e6;      // bytes per second
 
-/// Rank 0's output, or the reason why there is none.
-struct Diagnosis {
-  OrderedJson result;
-  std::string failure{};
-};
-
-Diagnosis run_workers(const settings::RunConfig& config, int processes) {
+/// Runs ranks of the config on GPUs or CPUs and returns rank 0's output. Throws Error if there is
+/// none.
+OrderedJson diagnose(settings::RunConfig config, bool on_gpus, int processes) {
+  config.train.device = on_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
+  config.train.backend = settings::BackendName::kAuto;
+  config.launch.devices.clear();
+  config.launch.processes_per_node = processes;
+  config.launch.rendezvous_timeout_s = kTimeout_s;
+  config.launch.hang_timeout_s = kTimeout_s;
   launch::Job job;
   job.command = launch::Command::kDiagnose;
   job.config = settings::write_run_config(config, /*with_output=*/false);
@@ -142,37 +146,17 @@ Diagnosis run_workers(const settings::RunConfig& config, int processes) {
         static_cast<ExitCode>(launch::stopped_exit_code(result.stopped_by)),
         std::string("mnist-train doctor: stopped by SIG") + ::sigabbrev_np(result.stopped_by));
   }
-  if (result.failure) return {nullptr, result.failure->cause};
+  if (result.failure) throw Error(ExitCode::kDistributed, result.failure->cause);
   OrderedJson json =
       OrderedJson::parse(content_of(output.get()), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return {nullptr, "the workers ended without a result"};
-  return {std::move(json)};
+  if (json.is_object()) return json;
+  throw Error(ExitCode::kDistributed, "the workers ended without a result");
 }
 
-Diagnosis diagnose(settings::RunConfig config, bool on_gpus, int processes) {
-  config.train.device = on_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
-  config.train.backend = settings::BackendName::kAuto;
-  config.launch.devices.clear();
-  config.launch.processes_per_node = processes;
-  config.launch.rendezvous_timeout_s = kTimeout_s;
-  config.launch.hang_timeout_s = kTimeout_s;
-  try {
-    return run_workers(config, processes);
-  } catch (const Error& error) {
-    if (error.code() == ExitCode::kInterrupted || error.code() == ExitCode::kTerminated) throw;
-    return {nullptr, error.what()};
-  }
-}
-
-Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* where) {
-  if (!diagnosis.failure.empty()) {
-    return {"all-reduce", Verdict::kProblem, diagnosis.failure,
-            "a run would fail the same way: see the processes' output above and the other lines of "
-            "this report"};
-  }
+Finding check_all_reduce(const OrderedJson& facts, int processes, const char* where) {
   Finding finding{"all-reduce"};
   std::vector<std::string> texts;
-  for (const OrderedJson& measured : diagnosis.result.at("all_reduce")) {
+  for (const OrderedJson& measured : facts.at("all_reduce")) {
     const auto speed = measured.at("bytes_per_second").get<double>();
     texts.push_back(fmt::format("{}: {:.2f} ms, {}/s", measured.at("name").get<std::string>(),
                                 measured.at("latency_s").get<double>() * 1e3, memory_text(speed)));
@@ -195,13 +179,7 @@ Finding check_libtorch(const OrderedJson& facts) {
                       "rebuild it (scripts/setup), or fix LD_LIBRARY_PATH");
 }
 
-Finding check_cuda(const Diagnosis& diagnosis) {
-  if (!diagnosis.failure.empty()) {
-    return {"CUDA", Verdict::kProblem, diagnosis.failure,
-            "set device to \"cpu\" to train without GPUs; scripts/setup --cuda installs LibTorch's "
-            "CUDA parts"};
-  }
-  const OrderedJson& facts = diagnosis.result.at("cuda");
+Finding check_cuda(const OrderedJson& facts) {
   return good("CUDA", fmt::format("runtime {}, NCCL {}; all GPUs work",
                                   facts.at("runtime").get<std::string>(),
                                   facts.at("nccl").get<std::string>()));
@@ -211,15 +189,29 @@ Finding check_cuda(const Diagnosis& diagnosis) {
 /// all-reduce tensors and report timings. Call launch::block_supervised_signals first.
 Findings check_workers(const settings::RunConfig& config, const Driver& driver) {
   constexpr int kProcesses = 2;
+  constexpr const char* kSeeAbove =
+      "a run would fail the same way: see the processes' output above and the other lines of this "
+      "report";
   Findings findings;
-  const Diagnosis on_cpus = diagnose(config, /*on_gpus=*/false, kProcesses);
-  if (on_cpus.failure.empty()) findings.push_back(check_libtorch(on_cpus.result));
-  findings.push_back(check_all_reduce(on_cpus, kProcesses, "CPUs"));
+  Finding on_cpus = problem_if_throws("all-reduce", kSeeAbove, [&] {
+    const OrderedJson facts = diagnose(config, /*on_gpus=*/false, kProcesses);
+    findings.push_back(check_libtorch(facts));
+    return check_all_reduce(facts, kProcesses, "CPUs");
+  });
+  findings.push_back(std::move(on_cpus));
   const int gpus = static_cast<int>(driver.gpus.size());
   if (gpus == 0 || *build_info().cuda == '\0') return findings;
-  const Diagnosis on_gpus = diagnose(config, /*on_gpus=*/true, gpus);
-  findings.push_back(check_cuda(on_gpus));
-  if (gpus > 1) findings.push_back(check_all_reduce(on_gpus, gpus, "GPUs"));
+  std::optional<Finding> all_reduce;
+  findings.push_back(problem_if_throws(
+      "CUDA",
+      "set device to \"cpu\" to train without GPUs; scripts/setup --cuda installs LibTorch's CUDA "
+      "parts",
+      [&] {
+        const OrderedJson facts = diagnose(config, /*on_gpus=*/true, gpus);
+        if (gpus > 1) all_reduce = check_all_reduce(facts, gpus, "GPUs");
+        return check_cuda(facts.at("cuda"));
+      }));
+  if (all_reduce) findings.push_back(std::move(*all_reduce));
   return findings;
 }
 
