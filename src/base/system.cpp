@@ -325,9 +325,10 @@ SystemMemory system_memory(const fs::path& root) {
 MemoryKills::MemoryKills(fs::path root)
     : root_(std::move(root)), groups_(cgroups("memory", root_)), seen_(read()) {}
 
-MemoryKills::Counters MemoryKills::read() const {
-  Counters counters;
-  counters.of_machine = counter(root_ / "proc/vmstat", "oom_kill").value_or(0);
+std::vector<MemoryKills::Counts> MemoryKills::read() const {
+  std::vector<Counts> all;
+  // Includes kills in other cgroups, so it is used only if no group counts its own.
+  double of_machine = counter(root_ / "proc/vmstat", "oom_kill").value_or(0);
   for (const auto& [folder, version] : groups_) {
     const bool is_new = version == 2;
     const auto kills =
@@ -342,24 +343,24 @@ MemoryKills::Counters MemoryKills::read() const {
         counts.hits += number_in(first_line(folder / file)).value_or(0);
       }
     }
-    counters.has_groups = counters.has_groups || kills.has_value();
-    counters.of_groups.push_back(counts);
+    if (kills) of_machine = 0;
+    all.push_back(counts);
   }
-  return counters;
+  all.push_back({of_machine});
+  return all;
 }
 
 std::optional<std::string> MemoryKills::new_kill() {
-  const Counters before = std::exchange(seen_, read());
-  bool killed = !seen_.has_groups && seen_.of_machine > before.of_machine;
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    killed = killed || seen_.of_groups[i].kills > before.of_groups[i].kills;
+  const std::vector<Counts> before = std::exchange(seen_, read());
+  const auto kills = &Counts::kills;
+  if (std::ranges::equal(seen_, before, std::ranges::less_equal(), kills, kills)) {
+    return std::nullopt;
   }
-  if (!killed) return std::nullopt;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const Cgroup& group = groups_[i];
     const auto limit = number_in(first_line(group.folder / limit_file(group)));
     if (!limit || *limit >= total_memory(root_)) continue;
-    if (seen_.of_groups[i].hits <= before.of_groups[i].hits) continue;
+    if (seen_[i].hits <= before[i].hits) continue;
     return fmt::format("the {} that {} of cgroup {} allows", memory_text(*limit), limit_file(group),
                        group.folder.string());
   }

@@ -165,16 +165,11 @@ class MemoryKills {
     double kills = 0;
     double hits = 0;  // times the limit was reached
   };
-  struct Counters {
-    std::vector<Counts> of_groups;
-    bool has_groups = false;  // whether the groups count kills
-    double of_machine = 0;    // kills in all cgroups
-  };
-  Counters read() const;
+  std::vector<Counts> read() const;
 
   std::filesystem::path root_;
   std::vector<Cgroup> groups_;
-  Counters seen_;
+  std::vector<Counts> seen_;  // of the groups, then of the machine
 };
 
 /// Formats a number of bytes for messages: "512 MiB", "1.5 GiB".
