@@ -20,6 +20,7 @@
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -217,67 +218,57 @@ void load_nvrtc_builtins() {
   static const SharedLibrary kBuiltins(folder_of(version) / name);
 }
 
-/// An NVRTC program.
-class Program {
- public:
-  explicit Program(const std::string& source) {
-    load_nvrtc_builtins();
-    require(MNIST_TRAIN_FUNCTION(nvrtcCreateProgram)(&program_, source.c_str(), "mnist-train.cu", 0,
-                                                     nullptr, nullptr));
-  }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-  ~Program() { MNIST_TRAIN_FUNCTION(nvrtcDestroyProgram)(&program_); }
+void require(nvrtcResult result) {
+  if (result == NVRTC_SUCCESS) return;
+  throw Error(ExitCode::kRunFailed,
+              std::string("NVRTC: ") + MNIST_TRAIN_FUNCTION(nvrtcGetErrorString)(result));
+}
 
-  /// Returns the program compiled for this compute capability (90 means 9.0): machine code or, if
-  /// NVRTC does not support it, PTX for the newest older capability.
-  std::string compile(int capability) {
-    int count = 0;
-    require(MNIST_TRAIN_FUNCTION(nvrtcGetNumSupportedArchs)(&count));
-    std::vector<int> known(static_cast<std::size_t>(count));
-    require(MNIST_TRAIN_FUNCTION(nvrtcGetSupportedArchs)(known.data()));
-    int newest = 0;  // compatible with this GPU
-    for (const int each : known) {
-      if (each <= capability) newest = std::max(newest, each);
-    }
-    const bool is_known = newest == capability;
-    const std::string architecture =
-        (is_known ? "-arch=sm_" : "-arch=compute_") + std::to_string(newest);
-    const std::array<const char*, 2> options{architecture.c_str(), kLanguage};
-    const nvrtcResult result = MNIST_TRAIN_FUNCTION(nvrtcCompileProgram)(
-        program_, static_cast<int>(options.size()), options.data());
-    if (result == NVRTC_ERROR_COMPILATION) {
-      throw Error(ExitCode::kRunFailed, "NVRTC: " + log());
-    }
-    require(result);
-    return is_known
-               ? text(MNIST_TRAIN_FUNCTION(nvrtcGetCUBINSize), MNIST_TRAIN_FUNCTION(nvrtcGetCUBIN))
-               : text(MNIST_TRAIN_FUNCTION(nvrtcGetPTXSize), MNIST_TRAIN_FUNCTION(nvrtcGetPTX));
-  }
+/// Returns a text of an NVRTC program through the functions for its size and content.
+template <class GetSize, class Get>
+std::string program_text(nvrtcProgram program, GetSize* get_size, Get* get) {
+  std::size_t size = 0;
+  require(get_size(program, &size));
+  std::string bytes(size, '\0');
+  require(get(program, bytes.data()));
+  return bytes;
+}
 
- private:
-  static void require(nvrtcResult result) {
-    if (result == NVRTC_SUCCESS) return;
+/// Returns the source compiled for this compute capability (90 means 9.0): machine code or, if
+/// NVRTC does not support it, PTX for the newest older capability.
+std::string compile(const std::string& source, int capability) {
+  load_nvrtc_builtins();
+  int count = 0;
+  require(MNIST_TRAIN_FUNCTION(nvrtcGetNumSupportedArchs)(&count));
+  std::vector<int> known(static_cast<std::size_t>(count));
+  require(MNIST_TRAIN_FUNCTION(nvrtcGetSupportedArchs)(known.data()));
+  int newest = 0;  // compatible with this GPU
+  for (const int each : known) {
+    if (each <= capability) newest = std::max(newest, each);
+  }
+  const bool is_known = newest == capability;
+  const std::string architecture =
+      (is_known ? "-arch=sm_" : "-arch=compute_") + std::to_string(newest);
+  const std::array<const char*, 2> options{architecture.c_str(), kLanguage};
+  nvrtcProgram program = nullptr;
+  require(MNIST_TRAIN_FUNCTION(nvrtcCreateProgram)(&program, source.c_str(), "mnist-train.cu", 0,
+                                                   nullptr, nullptr));
+  const auto destroy = [](nvrtcProgram made) { MNIST_TRAIN_FUNCTION(nvrtcDestroyProgram)(&made); };
+  const std::unique_ptr<std::remove_pointer_t<nvrtcProgram>, decltype(destroy)> owner(program,
+                                                                                      destroy);
+  const nvrtcResult result = MNIST_TRAIN_FUNCTION(nvrtcCompileProgram)(
+      program, static_cast<int>(options.size()), options.data());
+  if (result == NVRTC_ERROR_COMPILATION) {
     throw Error(ExitCode::kRunFailed,
-                std::string("NVRTC: ") + MNIST_TRAIN_FUNCTION(nvrtcGetErrorString)(result));
+                "NVRTC: " + program_text(program, MNIST_TRAIN_FUNCTION(nvrtcGetProgramLogSize),
+                                         MNIST_TRAIN_FUNCTION(nvrtcGetProgramLog)));
   }
-
-  std::string log() const {
-    return text(MNIST_TRAIN_FUNCTION(nvrtcGetProgramLogSize),
-                MNIST_TRAIN_FUNCTION(nvrtcGetProgramLog));
-  }
-
-  template <class GetSize, class Get>
-  std::string text(GetSize* get_size, Get* get) const {
-    std::size_t size = 0;
-    require(get_size(program_, &size));
-    std::string bytes(size, '\0');
-    require(get(program_, bytes.data()));
-    return bytes;
-  }
-
-  nvrtcProgram program_ = nullptr;
-};
+  require(result);
+  return is_known ? program_text(program, MNIST_TRAIN_FUNCTION(nvrtcGetCUBINSize),
+                                 MNIST_TRAIN_FUNCTION(nvrtcGetCUBIN))
+                  : program_text(program, MNIST_TRAIN_FUNCTION(nvrtcGetPTXSize),
+                                 MNIST_TRAIN_FUNCTION(nvrtcGetPTX));
+}
 
 /// Returns the module in a cache file; null if there is none or it cannot be loaded. The file
 /// starts with a hash of the rest to detect damage, most of which the driver would not notice.
@@ -312,12 +303,12 @@ std::unique_ptr<accelerator::KernelModule> compile_kernels(const std::string& so
   const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
   const int capability = 10 * device.major + device.minor;
   const auto folder = own_cache_folder("kernels");
-  if (!folder) return std::make_unique<CudaKernelModule>(Program(source).compile(capability));
+  if (!folder) return std::make_unique<CudaKernelModule>(compile(source, capability));
   const std::filesystem::path file =
       *folder / hash_hex(source + kLanguage + " " + std::to_string(capability) + " " +
                          std::to_string(runtime_version()));
   if (auto cached = load_cached(file)) return cached;
-  const std::string image = Program(source).compile(capability);
+  const std::string image = compile(source, capability);
   auto compiled = std::make_unique<CudaKernelModule>(image);
   save(file, image);
   return compiled;
