@@ -27,8 +27,8 @@ constexpr int kVersion = 2;
 constexpr std::int64_t kMaxChannels = 3;
 
 Json state_of(const TensorFile& file, const std::string& source) {
-  const std::string* text = file.find_metadata(kCheckpointState);
-  Json state = text == nullptr ? Json() : Json::parse(*text, nullptr, false);
+  Json state;
+  if (is_checkpoint(file)) state = Json::parse(file.metadata.at(kCheckpointState), nullptr, false);
   if (!state.is_object() || state.find("version") == state.end() || state["version"] != kVersion) {
     fail_checkpoint(source + ": is not a checkpoint that this version of mnist-train can read");
   }
@@ -269,8 +269,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   for_each_fact(
       facts, [&](const char* path, const auto& value) { state[Json::json_pointer(path)] = value; });
   if (!facts.class_names.empty()) state["class_names"] = facts.class_names;
-  file.metadata.emplace_back("format", "pt");
-  file.metadata.emplace_back(kCheckpointState, state.dump());
+  file.metadata = {{"format", "pt"}, {kCheckpointState, state.dump()}};
   return file;
 }
 
@@ -289,9 +288,7 @@ void restore(train::Trainer& trainer, const TensorFile& file, const std::string&
   trainer.optimizer().restored(trainer.progress().step);
 }
 
-bool is_checkpoint(const TensorFile& file) {
-  return file.find_metadata(kCheckpointState) != nullptr;
-}
+bool is_checkpoint(const TensorFile& file) { return file.metadata.contains(kCheckpointState); }
 
 NamedTensors checkpoint_weights(const TensorFile& file) {
   NamedTensors ema = tensors_with_prefix(kEmaPrefix, file);

@@ -143,9 +143,7 @@ TensorFile read_content(std::span<const std::uint8_t> file, bool require_seal) {
   const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   require(header.is_object(), "has a header that is not a JSON object");
   TensorFile content;
-  const auto metadata =
-      header.value(kMetadataName, Json::object()).get<std::map<std::string, std::string>>();
-  content.metadata.assign(metadata.begin(), metadata.end());
+  header.value(kMetadataName, Json::object()).get_to(content.metadata);
   for (StoredTensor& stored : read_entries(header, payload.size(), is_sealed ? kSealBytes : 0)) {
     if (stored.known_type == nullptr) {
       content.unreadable.emplace_back(stored.name, "has the unsupported type " + stored.type);

@@ -70,13 +70,8 @@ const ElementType* find_element_type(Member ElementType::*member, const Value& v
 /// The content of a safetensors file (https://github.com/huggingface/safetensors).
 struct TensorFile {
   NamedTensors tensors;  // contiguous and on the CPU if they were read
-  NamedValues<std::string> metadata;
+  std::map<std::string, std::string> metadata;
   NamedValues<std::string> unreadable{};  // names, and why each cannot be read
-
-  const at::Tensor* find(std::string_view name) const { return find_named(tensors, name); }
-  const std::string* find_metadata(std::string_view name) const {
-    return find_named(metadata, name);
-  }
 };
 
 /// Atomically writes a safetensors file. If `seal` is set, its last tensor is `mnist-train.seal`

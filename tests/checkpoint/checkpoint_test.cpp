@@ -130,11 +130,11 @@ TEST_CASE("tensors have PyTorch's names and shapes, so other programs can read t
   TrainerRig rig = fresh();
   const TensorFile file = snapshot(rig.trainer, kFacts);
   CHECK(file.tensors.size() == 9 + 6);
-  REQUIRE(file.find("model.conv.weight") != nullptr);
-  REQUIRE(file.find("optimizer.momentum_buffer.conv.weight") != nullptr);
-  CHECK(file.find("optimizer.momentum_buffer.conv.weight")->sizes().vec() ==
+  REQUIRE(find_named(file.tensors, "model.conv.weight") != nullptr);
+  REQUIRE(find_named(file.tensors, "optimizer.momentum_buffer.conv.weight") != nullptr);
+  CHECK(find_named(file.tensors, "optimizer.momentum_buffer.conv.weight")->sizes().vec() ==
         std::vector<std::int64_t>{3, 1, 5, 5});
-  CHECK(file.find("model.norm.num_batches_tracked")->scalar_type() == at::kLong);
+  CHECK(find_named(file.tensors, "model.norm.num_batches_tracked")->scalar_type() == at::kLong);
   const NamedTensors weights = checkpoint_weights(file);
   CHECK(weights.size() == 9);
   CHECK(weights.front().first == "conv.weight");
@@ -158,7 +158,7 @@ TEST_CASE("every tensor and every fact missing from a checkpoint is detected") {
     INFO(name);
     CHECK_THAT(refuses(without_tensor(whole, name)), ContainsSubstring("missing: " + name));
   }
-  const Json state = Json::parse(*whole.find_metadata(kStateKey));
+  const Json state = Json::parse(whole.metadata.at(kStateKey));
   for (const auto& [name, value] : state.items()) {
     INFO(name);
     refuses(edited(whole, [key = name](Json& json) { json.erase(key); }));

@@ -39,9 +39,9 @@ TensorFile every_type() {
   file.tensors.emplace_back("scalar", at::randn({}));
   file.tensors.emplace_back("empty", at::empty({0, 3}));
   file.tensors.emplace_back("image", at::randn({2, 3, 4, 5}));
-  file.metadata.emplace_back("format", "pt");
-  file.metadata.emplace_back("nothing", "");
-  file.metadata.emplace_back("text", "\"quoted\" \n é 手");
+  file.metadata.emplace("format", "pt");
+  file.metadata.emplace("nothing", "");
+  file.metadata.emplace("text", "\"quoted\" \n é 手");
   return file;
 }
 
@@ -49,7 +49,7 @@ fs::path small_sealed_file(const TempFolder& folder) {
   TensorFile file;
   file.tensors.emplace_back("weight", at::arange(24, at::kFloat).reshape({2, 3, 4}));
   file.tensors.emplace_back("steps", at::arange(3, at::kLong));
-  file.metadata.emplace_back("format", "pt");
+  file.metadata.emplace("format", "pt");
   const fs::path path = folder.path() / "sealed";
   write_safetensors(path, file, kSealed);
   return path;
@@ -73,10 +73,9 @@ TEST_CASE("every type, shape and text survives a round trip, sealed or not") {
       CHECK(read.tensors[i].second.equal(written.tensors[i].second));  // also compares sizes
     }
     CHECK(read.metadata == written.metadata);
-    CHECK(read.find("image")->equal(*written.find("image")));
-    CHECK(read.find("absent") == nullptr);
-    CHECK(*read.find_metadata("format") == "pt");
-    CHECK(read.find_metadata("absent") == nullptr);
+    CHECK(find_named(read.tensors, "image")->equal(*find_named(written.tensors, "image")));
+    CHECK(find_named(read.tensors, "absent") == nullptr);
+    CHECK(read.metadata.at("format") == "pt");
   }
 }
 
@@ -182,8 +181,8 @@ TEST_CASE("another program's file is read unless a seal is required") {
                               12));
   const TensorFile file = read_safetensors(path, kOpen);
   REQUIRE(file.tensors.size() == 2);
-  CHECK(file.find("a")->scalar_type() == at::kHalf);
-  CHECK(file.find("b")->sizes().vec() == std::vector<std::int64_t>{2});
+  CHECK(find_named(file.tensors, "a")->scalar_type() == at::kHalf);
+  CHECK(find_named(file.tensors, "b")->sizes().vec() == std::vector<std::int64_t>{2});
   CHECK(file.metadata.empty());
   CHECK_THAT(reading_tensors(path, kSealed), IsError(ExitCode::kCheckpoint, "has no seal"));
 }
