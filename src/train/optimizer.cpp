@@ -308,11 +308,6 @@ kernels::WeightUpdate Optimizer::update_of(const UpdateSpan& span, const at::Ten
   return update;
 }
 
-void Optimizer::step(const at::Tensor& rates) {
-  for (const UpdateSpan& span : spans_)
-    kernels::update_by_libtorch(update_of(span, rates), span.rule);
-}
-
 /// Clips like torch.nn.utils.clip_grad_norm_, without reading the norm back from a GPU. The return
 /// value and `check` are as for `update`.
 bool Optimizer::clip_gradients(const at::Tensor& check) {

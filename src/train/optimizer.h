@@ -92,10 +92,6 @@ class Optimizer {
   /// fp32 or, on CPUs, fp64. On a CPU, returns whether the update is finite. On a GPU, always
   /// returns true without waiting, but sets `check` to NaN if it is not.
   bool update(comm::GradientAverager& averager, const at::Tensor& rates, const at::Tensor& check);
-
-  /// Takes one step with LibTorch's fused kernels; updates only weights and state. `rates`: as
-  /// above.
-  void step(const at::Tensor& rates);
   /// Returns the rule of the first span of the slice.
   const kernels::UpdateRule& rule() const { return spans_.front().rule; }
   /// Returns the optimizer's name as in the config.

@@ -67,10 +67,14 @@ at::Tensor gradients_of(int step, std::int64_t count) {
   return at::arange(count, at::kFloat).mul(0.7).add(step).sin();
 }
 
-void take_step(const FlatParameters& parameters, Optimizer& optimizer, int number,
+void take_step(const FlatParameters& parameters, const Optimizer& optimizer, int number,
                double learning_rate) {
-  parameters.gradients().copy_(gradients_of(number, parameters.values().numel()));
-  optimizer.step(at::scalar_tensor(learning_rate, at::kDouble).unsqueeze(0));
+  kernels::WeightUpdate update;
+  update.values = parameters.values();
+  update.gradients = parameters.gradients();
+  update.gradients.copy_(gradients_of(number, update.values.numel()));
+  update.learning_rate = at::scalar_tensor(learning_rate, at::kDouble);
+  kernels::update_by_libtorch(update, optimizer.rule());
 }
 
 TEST_CASE("every optimizer matches LibTorch's in fp64, for every setting") {
@@ -182,14 +186,14 @@ struct UpdateSubject {
 };
 
 void take_step_by_libtorch(UpdateSubject& subject, const comm::DeferredSum& sum) {
-  const kernels::WeightUpdate update = subject.update();
-  at::Tensor gradients = subject.slice.of(subject.parameters.gradients());
+  kernels::WeightUpdate update = subject.update();
+  update.gradients = subject.slice.of(subject.parameters.gradients());
   std::vector<at::Tensor> rows;
   for (const comm::GradientRow& part : sum.rows) rows.push_back(in_f32(part));
   for (const comm::RowSum& pair : sum.order) rows[pair.to].add_(rows[pair.from]);
-  gradients.copy_(rows.front());
-  subject.optimizer.step(update.learning_rate.unsqueeze(0));
-  at::Tensor(update.average).lerp_(update.values, update.average_weight.item<double>());
+  update.gradients.copy_(rows.front());
+  kernels::update_by_libtorch(update, subject.optimizer.rule());
+  update.average.lerp_(update.values, update.average_weight.item<double>());
   subject.bf16_copy.copy_(update.values.narrow(0, 0, subject.bf16_copy.numel()));
 }
 
