@@ -157,16 +157,11 @@ void empty(DownloadTarget& target) {
   target.bytes = 0;
 }
 
-/// The outcome of an attempt to download a URL.
-struct Transfer {
-  std::string problem{};    // "" on success
-  bool may_resume = false;  // interrupted; another attempt can continue
-};
-
 /// Appends the missing content of `url` (http, https, file) to `part`. Asks the server to start at
 /// the current size, or requests everything if it cannot. Keeps received bytes on failure, unless
-/// they exceed `max_bytes`. Throws Error(kData) if the file cannot be written.
-Transfer download(const std::string& url, const fs::path& part, std::uint64_t max_bytes) {
+/// they exceed `max_bytes`. Returns the problem, or "". Throws Error(kData) if the file cannot be
+/// written.
+std::string download(const std::string& url, const fs::path& part, std::uint64_t max_bytes) {
   const UniqueFd file = open_private_file(part, ExitCode::kData);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw_errno(ExitCode::kData, part, "examine");
@@ -191,13 +186,10 @@ Transfer download(const std::string& url, const fs::path& part, std::uint64_t ma
   }
   if (target.too_long) {
     empty(target);
-    return {"longer than the maximum of " + std::to_string(max_bytes) + " bytes"};
+    return "longer than the maximum of " + std::to_string(max_bytes) + " bytes";
   }
-  if (code == CURLE_OK) return {};
-  const bool is_interrupted = code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR ||
-                              code == CURLE_GOT_NOTHING || code == CURLE_OPERATION_TIMEDOUT ||
-                              code == CURLE_COULDNT_CONNECT;
-  return {message[0] == '\0' ? curl_easy_strerror(code) : message.data(), is_interrupted};
+  if (code == CURLE_OK) return "";
+  return message[0] == '\0' ? curl_easy_strerror(code) : message.data();
 }
 
 /// Downloads `url` into `part`, resuming interrupted transfers as long as each attempt makes
@@ -207,10 +199,10 @@ std::string transfer(const std::string& url, const fs::path& part,
   for (int attempt = 1;; ++attempt) {
     const std::uintmax_t before = size_of(part);
     if (before > 0) say(url + ": resuming from byte " + std::to_string(before));
-    const Transfer result = download(url, part, file.bytes + kContainerBytes);
-    const bool helps = result.may_resume && size_of(part) > before && attempt < kMaxAttempts;
-    if (!helps) return result.problem;
-    say(url + ": " + result.problem);
+    std::string problem = download(url, part, file.bytes + kContainerBytes);
+    const bool may_resume = size_of(part) > before && attempt < kMaxAttempts;
+    if (problem.empty() || !may_resume) return problem;
+    say(url + ": " + problem);
   }
 }
 
