@@ -278,14 +278,10 @@ double StallMeter::look(const RankStatus& status, double now_s) {
 }
 
 ProgressWatch::ProgressWatch(const RankStatus& status, double limit_s, OnStall on_stall)
-    : thread_(
-          start_thread([&status, limit_s, on_stall = std::move(on_stall),
-                        stop = stop_.get_token()] { watch(stop, status, limit_s, on_stall); })) {}
-
-ProgressWatch::~ProgressWatch() {
-  stop_.request_stop();
-  thread_.join();
-}
+    : watching_(
+          start_task([&status, limit_s, on_stall = std::move(on_stall), stop = stop_.get_token()] {
+            watch(stop, status, limit_s, on_stall);
+          })) {}
 
 StragglerWatch::StragglerWatch(int ranks)
     : ranks_(static_cast<std::size_t>(ranks)), suspect_(ranks_.size()) {}

@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -273,11 +273,11 @@ class ProgressWatch {
   /// A wait may last `limit_s`. `status` must outlive the watch. Throws Error if the thread cannot
   /// be started.
   ProgressWatch(const RankStatus& status, double limit_s, OnStall on_stall);
-  ~ProgressWatch();
+  ~ProgressWatch() { stop_.request_stop(); }
 
  private:
   std::stop_source stop_;
-  std::thread thread_;
+  std::future<void> watching_;  // its destructor waits
 };
 
 /// Detects a rank whose own work takes so long that the others wait for it in every step. Compares
