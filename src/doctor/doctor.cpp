@@ -1,14 +1,11 @@
 #include "doctor/doctor.h"
 
-#include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -67,14 +64,6 @@ Finding check_loopback() {
     const launch::ListenSocket socket = launch::listen_on_loopback();
     return good("ports", "can listen on 127.0.0.1");
   });
-}
-
-/// Creates an unnamed temporary file in the folder. Sets errno on failure.
-UniqueFd scratch_file(const fs::path& folder) {
-  std::string name = (folder / ".mnist-train-doctor-XXXXXX").string();
-  UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
-  if (file.valid()) ::unlink(name.c_str());
-  return file;
 }
 
 const char* name_of(Verdict verdict) {
@@ -340,9 +329,10 @@ Finding check_run_folder(const settings::RunConfig& config) {
   const double free = free_space(folder).value_or(0);
   Finding finding =
       good("run folder", fmt::format("{}: {} free", output.string(), memory_text(free)));
-  if (!scratch_file(folder).valid()) {
-    return finding.with(Verdict::kProblem,
-                        fmt::format("; cannot be written: {}", std::strerror(errno)),
+  try {
+    const AtomicFile removed_at_once(folder / ".mnist-train-doctor", ExitCode::kConfig);
+  } catch (const Error& error) {
+    return finding.with(Verdict::kProblem, fmt::format("; {}", error.what()),
                         "choose another folder: --output DIR");
   }
   if (free >= 1000 * kMega) return finding;
