@@ -194,7 +194,7 @@ void run_preview(Worker& worker) {
       {settings::Split::kEven, dataset.train_parts, config.train.shards}, worker.communicator,
       worker.device());
   const std::vector<std::int64_t> order =
-      split->order(images->count(), config.train.seed, /*epoch=*/0);
+      split->order_of(worker.identity.rank, images->count(), config.train.seed, /*epoch=*/0);
   images->set_order(order, 0);
   const int world_size = worker.identity.world_size;
   const std::int64_t batch_size = settings::global_batch_size(config.train, world_size);

@@ -38,11 +38,8 @@ class BatchPartition {
   /// Returns the first shard of each rank, followed by the total number of shards.
   const std::vector<std::int64_t>& begins() const { return begins_; }
 
-  /// Returns the order of this rank's `count` samples in an epoch (counted from 0).
-  std::vector<std::int64_t> order(std::int64_t count, std::int64_t seed, std::int64_t epoch) const {
-    return order_of(static_cast<int>(rank_), count, seed, epoch);
-  }
-  /// Like `order`, for any rank: the same for all, unless each rank has its own training set.
+  /// Returns the order of a rank's `count` samples in an epoch (counted from 0): the same for all
+  /// ranks, unless each has its own training set.
   virtual std::vector<std::int64_t> order_of(int /*rank*/, std::int64_t count, std::int64_t seed,
                                              std::int64_t epoch) const {
     return data::epoch_permutation(count, seed, epoch);

@@ -137,8 +137,9 @@ void Trainer::broadcast_buffers() {
 void Trainer::begin_epoch() {
   if (!has_started_) start_from_state();
   computing_model().train();
-  images_.set_order(partition_->order(images_.count(), options_.seed, progress_.epoch),
-                    progress_.epoch);
+  images_.set_order(
+      partition_->order_of(communicator_.rank(), images_.count(), options_.seed, progress_.epoch),
+      progress_.epoch);
   if (class_weights_) class_weights_->begin_epoch(*partition_, options_.seed, progress_.epoch);
   times_ = {};
   log_.begin_epoch();

@@ -221,7 +221,8 @@ Factors factors_of(const PartitionOptions& options, const settings::AugmentList&
     ClassWeights weights(kWeights, *images);
     const at::Tensor by_class = at::tensor(kWeights);
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
-      images->set_order(partition->order(kSamples, /*seed=*/5, epoch), epoch);
+      images->set_order(partition->order_of(communicator.rank(), kSamples, /*seed=*/5, epoch),
+                        epoch);
       weights.begin_epoch(*partition, /*seed=*/5, epoch);
       for (std::int64_t begin = 0; begin < kSamples; begin += 14) {
         std::vector<std::vector<data::Range>> batches;
