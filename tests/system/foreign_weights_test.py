@@ -65,14 +65,6 @@ def test_a_run_starts_from_weights_of_other_programs_and_lists_ignored_tensors(t
     assert name != "extra.safetensors" or begun.weights()["bn1.num_batches_tracked"] == 1
 
 
-def test_a_run_starts_from_weights_of_which_every_second_name_has_a_prefix(tmp_path):
-    mixed = {("module." if number % 2 else "") + name: tensor
-             for number, (name, tensor) in enumerate(model().state_dict().items())}
-    torch.save(mixed, tmp_path / "mixed.pt")
-    begun = train(tmp_path, changes(str(tmp_path / "mixed.pt")))
-    assert all((begun.weights()[key] == value).all() for key, value in saved_weights().items())
-
-
 def test_a_new_head_is_suggested_and_trains(tmp_path):
     weights = tmp_path / "six.pt"
     six = make.Tiny(classes=6)
@@ -112,18 +104,6 @@ def test_unreadable_weights_are_refused_with_a_line_of_python_that_converts_them
         assert all((begun.weights()[key] == value).all() for key, value in saved_weights().items())
 
 
-def test_weights_of_a_larger_network_of_the_same_family_are_recognised(tmp_path):
-    """The file has all tensors of resnet18 except the head."""
-    torchvision = pytest.importorskip("torchvision")
-    torch.save(torchvision.models.resnet34(num_classes=6).state_dict(), tmp_path / "resnet34.pth")
-    config = changes(str(tmp_path / "resnet34.pth")) | {"model": {"name": "torchvision-resnet18", "weights": str(tmp_path / "resnet34.pth")}}
-    config["data"] |= {"channels": 3, "size": 32}
-    for number, flags in enumerate(([], ["--set", "model.weights=" + json.dumps({"file": str(tmp_path / "resnet34.pth"), "new": "head"})])):
-        refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / str(number), *flags, expect=5)
-        assert 'these look like weights of torchvision-resnet34; set "model": {"name": "torchvision-resnet34"}' in refused.stderr
-        assert refused.stderr.count("  unexpected: layer") == 16 * 6
-
-
 def test_a_checkpoint_in_the_legacy_format_of_torch_save_is_read(tmp_path):
     """Storages are consecutive in this format, so a reader must know the size of each, whatever its type, to find the next."""
     network = model()
@@ -145,16 +125,6 @@ def test_a_truncated_file_in_the_legacy_format_of_torch_save_is_refused(tmp_path
         refused = run("export", "--checkpoint", tmp_path / "cut.pt", "--format", "safetensors", "--output", tmp_path / "out.safetensors",
                       expect=5)
         assert "cut.pt: its weights cannot be read: the " in refused.stderr, size
-
-
-@pytest.mark.parametrize("new, fresh", [("head", {"fc.weight", "fc.bias"}),
-                                        (["bn1.*", "*.bias"], {"bn1.weight", "bn1.bias", "conv1.bias", "fc.bias"})])
-def test_parameters_listed_in_new_keep_their_initial_values(tmp_path, new, fresh):
-    initial = train(tmp_path, changes(None), output="initial").weights()
-    begun = train(tmp_path, changes({"file": str(FOLDER / "timm.pth.tar"), "new": new})).weights()
-    for key, value in saved_weights().items():
-        # A step changes zeros by a tiny amount.
-        assert numpy.abs(begun[key] - (initial[key] if key in fresh else value)).max() < 1e-30, key
 
 
 def test_a_glob_in_new_that_matches_nothing_is_a_config_error(tmp_path):
