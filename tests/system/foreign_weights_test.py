@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent / "foreign_weights"
 make = import_file(FOLDER / "make.py")
 
 READABLE = ["reference.pth", "objects2.pt", "objects4.pt", "objects5.pt", "averaged.pt", "kinds.pt", "lightning.ckpt",
-            "timm.pth.tar", "prefixed.safetensors", "extra.safetensors", "legacy.pt"]
+            "timm.pth.tar", "prefixed.safetensors", "extra.safetensors"]
 
 
 def changes(weights):
@@ -54,13 +54,12 @@ def test_weights_of_other_programs_give_the_same_logits_as_pytorch(tmp_path, nam
     assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize("name, ignored", [("lightning.ckpt", "class_weight"), ("extra.safetensors", "aux.weight"),
-                                           ("objects5.pt", ""), ("kinds.pt", "")])
+@pytest.mark.parametrize("name, ignored", [("lightning.ckpt", "class_weight"), ("extra.safetensors", "aux.weight")])
 def test_a_run_starts_from_weights_of_other_programs_and_lists_ignored_tensors(tmp_path, name, ignored):
     begun = train(tmp_path, changes(str(FOLDER / name)))
     for key, value in saved_weights().items():
         assert (begun.weights()[key] == value).all(), key
-    assert f"ignored 1 tensor that the model does not have: {ignored}" in begun.stderr or not ignored
+    assert f"ignored 1 tensor that the model does not have: {ignored}" in begun.stderr
     # If the file has no batch count, only batches of this run are counted.
     assert name != "extra.safetensors" or begun.weights()["bn1.num_batches_tracked"] == 1
 
@@ -120,7 +119,7 @@ def test_a_checkpoint_in_the_legacy_format_of_torch_save_is_read(tmp_path):
 
 def test_a_truncated_file_in_the_legacy_format_of_torch_save_is_refused(tmp_path):
     whole = (FOLDER / "legacy.pt").read_bytes()
-    for size in (15, 40, *range(100, len(whole), 170), len(whole) - 1):
+    for size in (15, 40, 100, len(whole) // 2, len(whole) - 1):
         (tmp_path / "cut.pt").write_bytes(whole[:size])
         refused = run("export", "--checkpoint", tmp_path / "cut.pt", "--format", "safetensors", "--output", tmp_path / "out.safetensors",
                       expect=5)
