@@ -166,9 +166,12 @@ std::string refusal(const NamedTensors& file, const std::vector<std::string>& fr
   const fs::path path = write(folder, file);
   const auto model = tiny_model(1, true);
   const NamedTensors before = state_dict(*model);
-  std::string message = error_of([&] {
-                          load_weights(*model, {path, fresh}, images, /*starts_run=*/true);
-                        }).message;
+  const Failure failure = error_of([&] {
+    load_weights(*model, {path, fresh}, images, /*starts_run=*/true);
+  });
+  std::string message = failure.message;
+  CHECK(failure.code ==
+        (message.starts_with("/model/") ? ExitCode::kConfig : ExitCode::kCheckpoint));
   CHECK(same(state_dict(*model), before));
   for (std::size_t at = 0; (at = message.find(path.string())) != std::string::npos;) {
     message.replace(at, path.string().size(), "FILE");

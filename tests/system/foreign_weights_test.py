@@ -124,8 +124,3 @@ def test_a_truncated_file_in_the_legacy_format_of_torch_save_is_refused(tmp_path
         refused = run("export", "--checkpoint", tmp_path / "cut.pt", "--format", "safetensors", "--output", tmp_path / "out.safetensors",
                       expect=5)
         assert "cut.pt: its weights cannot be read: the " in refused.stderr, size
-
-
-def test_a_glob_in_new_that_matches_nothing_is_a_config_error(tmp_path):
-    refused = train(tmp_path, changes({"file": str(FOLDER / "reference.pth"), "new": ["fx.*"]}), expect=2)
-    assert 'model/weights/new: "fx.*" matches no parameter; did you mean "fc.*"?' in refused.stderr
