@@ -34,16 +34,15 @@ def test_a_network_trains_like_the_same_modules_in_pytorch(tmp_path, cropped, na
     torch.manual_seed(5)
     model = torch_network(NETWORKS[name], SHAPE)
 
-    begun = train(tmp_path, config | {"epochs": 1, "learning_rate": 1e-40, "sgd_momentum": 0}, output="begun").weights()
-    expected = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    assert list(begun) == list(expected)
-    for name, _ in model.named_parameters():
-        assert abs(begun[name] - expected[name]).max() < 1e-35, name
-
     optimizer = torch.optim.SGD(model.parameters(), lr=0.002, momentum=0.9)
     losses = list(training(model, optimizer, STEPS * [(images, labels)]))
     folder = train(tmp_path, config, processes=1)
     assert folder.losses() == pytest.approx(losses, rel=1e-5)
+    # These include biases before a batch norm, which do not affect the losses and keep their initial values.
+    weights = folder.weights()
+    assert list(weights) == list(model.state_dict())
+    for name, tensor in model.named_parameters():
+        assert weights[name] == pytest.approx(tensor.detach().numpy(), abs=1e-4), name
 
 
 def test_dropout_draws_the_same_masks_with_any_number_of_processes(tmp_path):
