@@ -181,26 +181,12 @@ def test_evaluation_is_unweighted(tmp_path, pictures):
     assert weighted["train_loss"] != pytest.approx(plain["train_loss"], rel=1e-3)
 
 
-def test_a_resumed_run_keeps_its_class_weights(tmp_path, pictures):
-    config = configure(tmp_path, pictures[0], "balanced") | {"checkpoint": {"every_steps": 6}}
-    whole = train(tmp_path, config, processes=2, output="whole")
-    train(tmp_path, config | {"max_steps": 6}, processes=2)
-    resumed = train(tmp_path, config, "--resume", "auto", processes=3)
-    assert resumed.losses() == pytest.approx(whole.losses(), rel=1e-6)
-
-
-@pytest.mark.parametrize("given, code, parts", [
-    ("balanced", 0, []),
-    ({"small dogs": 2}, 0, []),
-    ({"dogs": 2, "cats": 1}, 2, ['/class_weights: the data has no class "dogs"', '"cats", "emus", "small dogs"'])])
-def test_class_weights_are_assigned_by_class_name(tmp_path, given, code, parts):
+def test_class_weights_for_unknown_class_names_are_refused(tmp_path):
     images, _ = mnist_bytes("t10k", 6)
     write_class_folders(tmp_path / "pictures", {"emus": images[:4], "cats": images, "small dogs": images[:2]})
-    config = {"epochs": 1, "batch_size": 5, "class_weights": given, "model": {"name": "mlp", "hidden": [8]},
-              "data": own_data("image-folder", tmp_path / "pictures")}
-    stderr = train(tmp_path, config, processes=2, expect=code).stderr
-    for part in parts:
-        assert part in stderr
+    config = {"class_weights": {"dogs": 2, "cats": 1}, "data": own_data("image-folder", tmp_path / "pictures")}
+    stderr = train(tmp_path, config, processes=2, expect=2).stderr
+    assert '/class_weights: the data has no class "dogs"' in stderr and '"cats", "emus", "small dogs"' in stderr
 
 
 def test_balanced_weights_do_not_count_held_out_samples(tmp_path):
