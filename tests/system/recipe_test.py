@@ -125,9 +125,3 @@ def test_a_run_ends_with_the_first_epoch_that_reaches_stop_at_accuracy_on_the_va
     folder = train(tmp_path, changes | {"stop_at_accuracy": max(accuracies) - 1e-6}, processes=2)
     assert len(folder.epochs()) == reached > 1
     assert reached == 4 or folder.summary()["ended_by"] == "stop_at_accuracy"
-
-
-def test_ema_cannot_be_enabled_on_resume(tmp_path):
-    train(tmp_path, {"max_steps": 2})
-    refused = train(tmp_path, {"max_steps": 4, "ema": {}}, "--resume", "auto", expect=5).stderr
-    assert "missing: ema.conv1.weight" in refused and "model.weights" in refused
