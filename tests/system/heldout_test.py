@@ -249,20 +249,3 @@ def test_evaluation_works_if_skipping_unusable_images_leaves_fewer_than_the_limi
     assert printed_json("describe", "--data", "--config", run_folder.path / "config.json") == record
     found = printed_json("evaluate", "--checkpoint", run_folder.path, "--json")
     assert found["test_accuracy"] == pytest.approx(run_folder.summary()["test_accuracy"], abs=1e-6)
-
-
-@pytest.mark.parametrize("decode", ("once", "stream"))
-def test_a_class_without_usable_test_images_causes_a_warning(photos, tmp_path, decode):
-    data = own("image-folder", photos, on_bad_sample="skip", limit_test=3, decode=decode)
-    lost = next(name for name in described(tmp_path, {**SMALL_NET, "data": data})[0]["test"] if name.startswith("cat/"))
-    (photos / lost).write_bytes(b"none")
-    warning = f"{photos}: no usable test samples of class cat"
-    assert warning in train(tmp_path, {**SMALL_NET, "data": data, "epochs": 1}, processes=2).stderr
-    record, stderr = described(tmp_path, {**SMALL_NET, "data": data})
-    assert warning in stderr and [row["test"] for row in record["classes"]] == [1, 1, 0, 0]
-
-
-def test_limits_draw_from_each_class(tmp_path, photos):
-    record, _ = described(tmp_path, SMALL_NET | {"data": own("image-folder", photos, limit_train=12, limit_test=4)})
-    assert [(row["train"], row["test"]) for row in record["classes"]] == [(5, 2), (4, 1), (2, 1), (1, 0)]
-    assert record["left_out"] == {"limit_train": 23, "limit_test": 4}
