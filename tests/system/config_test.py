@@ -56,21 +56,6 @@ def test_all_errors_are_reported_at_once_one_per_line(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "bad.json"]
 
 
-def test_errors_of_all_checks_are_reported_together_with_positions(tmp_path):
-    (tmp_path / "keys.json").write_text('{"epoch": 1, "parameters": [{"match": "zzz", "frozen": true}]}')
-    (tmp_path / "size.json").write_text('{"data": {"size": 8}}')
-    for command in (["train", "--dry-run"], ["train"], ["describe"]):
-        result = run(command[0], "--config", "keys.json", "--config", "size.json", *command[1:], folder=tmp_path, expect=2)
-        lines = result.stderr.splitlines()
-        expected = ["keys.json:1:2: /epoch: unknown key", 'size.json:1:19: /model/name: model "net" for images of 8x8: ',
-                    'keys.json:1:39: /parameters/0/match: "zzz" matches no parameter; ']
-        assert len(lines) == 3 and all(line.startswith(start) for line, start in zip(lines, expected)), lines
-    result = run("--config", "size.json", "--set", 'model.layers=["conv2d"]', "--set", 'data.augment=["random_resized_crop"]',
-                 "--dry-run", folder=tmp_path, expect=2)
-    assert '/model/layers/0: needs "out_channels"' in result.stderr and '/model/layers/0: needs "kernel_size"' in result.stderr
-    assert '/data/augment/0: needs "size"' in result.stderr
-
-
 def test_a_leading_tilde_expands_to_the_home_folder(tmp_path):
     home = {"HOME": str(tmp_path / "home")}
     assert effective("-c", "-", "--output=~/x", input="{}", folder=tmp_path, variables=home)["output"] == str(tmp_path / "home/x")
@@ -181,12 +166,6 @@ def test_files_that_are_not_configs_are_refused_at_once_with_the_position(tmp_pa
         assert refused.stderr.startswith("bad.json:1:") and refused.stdout == "", content[:20]
     for path in (tmp_path, tmp_path / "nowhere.json"):
         run("--config", path, "--dry-run", expect=2)
-
-
-@pytest.mark.parametrize("flags", [["--local-rank=0"], ["--local_rank", "1"]])
-def test_local_rank_is_accepted_and_ignored(tmp_path, flags):
-    (tmp_path / "cfg.json").write_text(json.dumps(PLAIN))
-    assert PLAIN.items() <= effective(*flags, "--config", tmp_path / "cfg.json").items()
 
 
 def test_the_version_lists_the_libraries_of_the_build():
