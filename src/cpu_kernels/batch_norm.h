@@ -19,10 +19,10 @@ struct BatchSize {
   std::int64_t images;
 
   std::int64_t blocks() const { return images == 0 ? 1 : ceil_divide(images, kImages); }
-  std::int64_t images_of(std::int64_t block) const {
+  std::int64_t images_in(std::int64_t block) const {
     return images - block * kImages < kImages ? images - block * kImages : kImages;
   }
-  std::int64_t last_images() const { return images_of(blocks() - 1); }
+  std::int64_t last_images() const { return images_in(blocks() - 1); }
   /// Calls `action(block)` for all blocks, in parallel.
   template <class Action>
   void for_each_block(const Action& action) const {
@@ -41,7 +41,7 @@ struct BatchNormTensors {
   const float* bias;
   float* running_mean;
   float* running_var;
-  bool uses_running_values = false;  // even in training
+  bool uses_running_stats = false;   // even in training
   float* weight_gradient = nullptr;  // null if frozen; likewise below
   float* bias_gradient = nullptr;
 };
@@ -80,7 +80,7 @@ class BlockedBatchNorm {
   /// the mean of `pixel`, an arbitrary pixel of block 0, to preserve precision.
   void begin_statistics(std::int64_t parts, const Element* pixel) {
     part_sums_.assign(parts * 2 * channels_, 0);
-    const PixelRange one_pixel{1, shape_.channels, batch_.images_of(0)};
+    const PixelRange one_pixel{1, shape_.channels, batch_.images_in(0)};
     std::fill(shift_.begin(), shift_.end(), 0.0F);
     std::fill(sums_.begin(), sums_.end(), 0.0);
     kernels_.add_statistics(one_pixel, pixel, shift_.data(), sums_.data());
@@ -92,21 +92,21 @@ class BlockedBatchNorm {
   /// Adds rows of a block as one part. Threads may add different parts concurrently.
   void add_statistics(std::int64_t part, std::int64_t block, const Element* x_block,
                       std::int64_t row_begin, std::int64_t row_end) {
-    kernels_.add_statistics(range_of_rows(block, row_end - row_begin),
-                            x_block + row_begin * row_size(), shift_.data(), sums_of(part));
+    kernels_.add_statistics(row_range(block, row_end - row_begin), x_block + row_begin * row_size(),
+                            shift_.data(), part_sums(part));
   }
-  /// Computes mean and scale from the statistics and updates the running values. Collective if
+  /// Computes mean and scale from the statistics and updates the running statistics. Collective if
   /// synchronised.
   void finish_statistics() {
-    const auto own_count = static_cast<double>(batch_.images * shape_.pixels());
+    const auto local_count = static_cast<double>(batch_.images * shape_.pixels());
     // Converts to sums of x and x^2, without the shift: fp64 is precise enough.
     add_parts();
     for (std::int64_t c = 0; c < channels_; ++c) {
       const double shift = shift_[c];
-      sums_[channels_ + c] += shift * (2 * sums_[c] + shift * own_count);
-      sums_[c] += shift * own_count;
+      sums_[channels_ + c] += shift * (2 * sums_[c] + shift * local_count);
+      sums_[c] += shift * local_count;
     }
-    sums_.back() = own_count;
+    sums_.back() = local_count;
     if (sum_over_ranks_) sum_over_ranks_(sums_.data(), 2 * channels_ + 1);
     count_ = sums_.back();
     is_frozen_ = false;
@@ -123,8 +123,8 @@ class BlockedBatchNorm {
     }
     set_constants();
   }
-  /// Uses the running values instead: for evaluation or frozen layers.
-  void use_running_values() {
+  /// Uses the running statistics instead: for evaluation or frozen layers.
+  void use_running_stats() {
     std::copy_n(tensors_.running_mean, shape_.channels, exact_mean_.begin());
     std::copy_n(tensors_.running_var, shape_.channels, variance_.begin());
     is_frozen_ = true;
@@ -133,10 +133,10 @@ class BlockedBatchNorm {
 
   /// y = relu(normalised x + residual); `residual` may be null. Pointers refer to block 0.
   void normalize(const Element* x, const Element* residual, Element* y) const {
-    for_each_row_range([&](const PixelRange& range, std::int64_t at) {
-      kernels_.normalize(range,
-                         {x + at, mean_.data(), scale_.data(), bias_.data(),
-                          residual == nullptr ? nullptr : residual + at, relu_, limit_, y + at});
+    for_each_row_range([&](const PixelRange& range, std::int64_t offset) {
+      kernels_.normalize(
+          range, {x + offset, mean_.data(), scale_.data(), bias_.data(),
+                  residual == nullptr ? nullptr : residual + offset, relu_, limit_, y + offset});
     });
   }
 
@@ -146,10 +146,10 @@ class BlockedBatchNorm {
   /// parts concurrently. Pointers refer to this block.
   void add_gradients(std::int64_t part, std::int64_t block, const Element* dy, const Element* y,
                      const Element* x, std::int64_t row_begin, std::int64_t row_end) {
-    const std::int64_t at = row_begin * row_size();
-    kernels_.add_gradient_sums(range_of_rows(block, row_end - row_begin), dy + at,
-                               relu_ ? y + at : nullptr, x + at, mean_.data(), limit_,
-                               sums_of(part));
+    const std::int64_t offset = row_begin * row_size();
+    kernels_.add_gradient_sums(row_range(block, row_end - row_begin), dy + offset,
+                               relu_ ? y + offset : nullptr, x + offset, mean_.data(), limit_,
+                               part_sums(part));
   }
   /// Once all rows have been added, writes the gradients of x, the parameters and, unless null, the
   /// residual. Pointers refer to block 0. Collective if synchronised.
@@ -175,17 +175,17 @@ class BlockedBatchNorm {
                                      sums_[channels_ + c] / count_);
       offset_[c] = static_cast<float>(-scale * sums_[c] / count_);
     }
-    for_each_row_range([&](const PixelRange& range, std::int64_t at) {
+    for_each_row_range([&](const PixelRange& range, std::int64_t offset) {
       kernels_.normalize_gradient(
-          range, {dy + at, relu_ ? y + at : nullptr, x + at, mean_.data(), scale_.data(),
-                  slope_.data(), offset_.data(), limit_, dx + at,
-                  residual_gradient == nullptr ? nullptr : residual_gradient + at});
+          range, {dy + offset, relu_ ? y + offset : nullptr, x + offset, mean_.data(),
+                  scale_.data(), slope_.data(), offset_.data(), limit_, dx + offset,
+                  residual_gradient == nullptr ? nullptr : residual_gradient + offset});
     });
   }
 
  private:
-  PixelRange range_of_rows(std::int64_t block, std::int64_t rows) const {
-    return {rows * shape_.width, shape_.channels, batch_.images_of(block)};
+  PixelRange row_range(std::int64_t block, std::int64_t rows) const {
+    return {rows * shape_.width, shape_.channels, batch_.images_in(block)};
   }
   std::int64_t row_size() const { return shape_.width * shape_.pixel_size<Element>(); }
   /// Calls `action(range, offset of its first element)` for all rows of all blocks, in parallel.
@@ -194,18 +194,18 @@ class BlockedBatchNorm {
   void for_each_row_range(const Action& action) const {
     const std::int64_t height = shape_.height;
     const std::int64_t blocks = batch_.blocks();
-    RowParts::of(blocks, height, height)
+    RowParts::make(blocks, height, height)
         .visit_all(blocks, [&](std::int64_t /*part*/, std::int64_t block, std::int64_t y,
                                std::int64_t end) {
-          action(range_of_rows(block, end - y), (block * height + y) * row_size());
+          action(row_range(block, end - y), (block * height + y) * row_size());
         });
   }
-  double* sums_of(std::int64_t part) { return part_sums_.data() + part * 2 * channels_; }
+  double* part_sums(std::int64_t part) { return part_sums_.data() + part * 2 * channels_; }
   /// Adds the sums of all parts.
   void add_parts() {
     std::fill(sums_.begin(), sums_.end(), 0.0);
-    for (auto of_part = part_sums_.begin(); of_part != part_sums_.end();) {
-      for (std::int64_t i = 0; i < 2 * channels_; ++i) sums_[i] += *of_part++;
+    for (auto sum = part_sums_.begin(); sum != part_sums_.end();) {
+      for (std::int64_t i = 0; i < 2 * channels_; ++i) sums_[i] += *sum++;
     }
   }
   void set_constants() {

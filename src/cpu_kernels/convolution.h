@@ -14,33 +14,33 @@
 namespace mnist_train::cpu_kernels {
 
 /// Rounds to nearest even.
-inline void round_to(float value, float& to) { to = value; }
-inline void round_to(float value, Bf16Bits& to) { float_to_bf16(&value, 1, &to); }
+inline void round_to(float value, float& result) { result = value; }
+inline void round_to(float value, Bf16Bits& result) { float_to_bf16(&value, 1, &result); }
 
 /// Division of the rows of blocks into parts for threads. Sums that are computed per part and added
 /// in order do not depend on the number of threads.
 struct RowParts {
-  std::int64_t rows;      // per part; fewer in the last part of a block
-  std::int64_t of_block;  // parts per block
-  std::int64_t height;    // of a block
+  std::int64_t rows;       // per part; fewer in the last part of a block
+  std::int64_t per_block;  // parts
+  std::int64_t height;     // of a block
 
-  /// Divides blocks into parts of at most `most_rows` rows, aiming for at least kMinParts parts per
+  /// Divides blocks into parts of at most `max_rows` rows, aiming for at least kMinParts parts per
   /// batch.
-  static RowParts of(std::int64_t blocks, std::int64_t height, std::int64_t most_rows) {
+  static RowParts make(std::int64_t blocks, std::int64_t height, std::int64_t max_rows) {
     const std::int64_t rows =
-        std::min(most_rows, ceil_divide(height, ceil_divide(kMinParts, blocks)));
+        std::min(max_rows, ceil_divide(height, ceil_divide(kMinParts, blocks)));
     return {rows, ceil_divide(height, rows), height};
   }
   /// Calls `action(part, block, row_begin, row_end)` for one part.
   template <class Action>
   void visit(std::int64_t part, const Action& action) const {
-    const std::int64_t y = part % of_block * rows;
-    action(part, part / of_block, y, std::min(y + rows, height));
+    const std::int64_t y = part % per_block * rows;
+    action(part, part / per_block, y, std::min(y + rows, height));
   }
   /// Calls `action` for all parts, in parallel.
   template <class Action>
   void visit_all(std::int64_t blocks, const Action& action) const {
-    parallel_for(0, blocks * of_block, 1, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(0, blocks * per_block, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t part = begin; part < end; ++part) visit(part, action);
     });
   }
@@ -48,18 +48,18 @@ struct RowParts {
 
 /// Receives each part of the output while it is still cached.
 struct RowListener {
-  /// Called once before `take`, with the number of parts, after the first row of block 0 has been
-  /// computed.
-  std::function<void(std::int64_t parts)> begin;
+  /// Called once before `on_part`, with the number of parts, after the first row of block 0 has
+  /// been computed.
+  std::function<void(std::int64_t parts)> on_begin;
   /// Called by any thread, once for each part.
   std::function<void(std::int64_t part, std::int64_t block, std::int64_t row_begin,
                      std::int64_t row_end)>
-      take;
+      on_part;
 };
 
 inline constexpr std::int64_t kTileBytes = 48 << 10;  // for a depthwise tile's inputs; an L1 cache
 inline constexpr std::int64_t kPanelPair = 2;         // panels computed at once with AMX
-inline constexpr std::int64_t kPanelsAtOnce = 16;     // packed, then multiplied while cached
+inline constexpr std::int64_t kPanelsPerPass = 16;    // packed, then multiplied while cached
 
 /// Calls `action(index of the weight in memory, index among packed weights)` for the weights of
 /// output words of a depthwise convolution.
@@ -82,17 +82,17 @@ struct GatherAxis {
   /// Returns the taps of an output position or, in the backward pass, of an input position, ordered
   /// by `in`.
   std::vector<Tap> taps(std::int64_t position) const {
-    std::vector<Tap> found;
+    std::vector<Tap> taps;
     for (std::int64_t k = 0; k < kernel; ++k) {
       const std::int64_t shift = k - padding;
-      const std::int64_t at = backward ? position - shift : position * stride + shift;
-      if (backward && at % stride != 0) continue;
-      const std::int64_t from = backward ? at / stride : at;
-      if (at < 0 || from >= (backward ? out : in)) continue;
-      found.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(k)});
+      const std::int64_t scaled = backward ? position - shift : position * stride + shift;
+      if (backward && scaled % stride != 0) continue;
+      const std::int64_t index = backward ? scaled / stride : scaled;
+      if (scaled < 0 || index >= (backward ? out : in)) continue;
+      taps.push_back({static_cast<std::int32_t>(index), static_cast<std::int32_t>(k)});
     }
-    if (backward) std::reverse(found.begin(), found.end());
-    return found;
+    if (backward) std::reverse(taps.begin(), taps.end());
+    return taps;
   }
 };
 
@@ -104,15 +104,15 @@ inline std::int64_t winograd_tiles(const ValueShape& shape) {
 /// Returns whether Winograd's algorithm computes a pass faster than direct summation over all taps.
 /// Depends on the shape alone, so that results do not depend on the batch size.
 template <class Element>
-bool suits_winograd(const ConvolutionShape& s, bool backward) {
+bool should_use_winograd(const ConvolutionShape& s, bool backward) {
   constexpr std::int64_t kMinTiles = 9;  // fewer do not pay for the larger weights
   constexpr double kTransforms = 100;    // cost per tile and channel, in products
   constexpr double kMinGain = 1.1;
-  const auto is = [](const Extent& extent, std::int64_t size) {
+  const auto is_square = [](const Extent& extent, std::int64_t size) {
     return extent.height == size && extent.width == size;
   };
   const ValueShape& out = backward ? s.in : s.out;
-  if (kDepth<Element> != 1 || s.depthwise || !is(s.kernel, 3) || !is(s.stride, 1) ||
+  if (kDepth<Element> != 1 || s.depthwise || !is_square(s.kernel, 3) || !is_square(s.stride, 1) ||
       winograd_tiles(out) < kMinTiles) {
     return false;
   }
@@ -124,10 +124,10 @@ bool suits_winograd(const ConvolutionShape& s, bool backward) {
   const auto products = static_cast<double>(
       taps(out.height, {s.in.height, s.out.height, 3, 1, s.padding.height, backward}) *
       taps(out.width, {s.in.width, s.out.width, 3, 1, s.padding.width, backward}));
-  const auto channels = [](const ValueShape& of) { return static_cast<double>(of.channels); };
-  const double of_tile =
+  const auto channels = [](const ValueShape& shape) { return static_cast<double>(shape.channels); };
+  const double tile_cost =
       kWinogradPositions + kTransforms * (1 / channels(s.in) + 1 / channels(s.out));
-  return products >= kMinGain * of_tile * static_cast<double>(winograd_tiles(out));
+  return products >= kMinGain * tile_cost * static_cast<double>(winograd_tiles(out));
 }
 
 /// Computes a convolution's forward pass or its input gradient. Both gather their inputs: even with
@@ -141,7 +141,7 @@ class Gather {
     view_.in = backward ? s.out : s.in;
     view_.out = backward ? s.in : s.out;
     view_.backward = backward;
-    view_.by_amx = by_amx<Element>();
+    view_.uses_amx = uses_amx<Element>();
     view_.kernel_height = s.kernel.height;
     view_.kernel_width = s.kernel.width;
     const GatherAxis columns{s.in.width,     s.out.width,     s.kernel.width,
@@ -158,13 +158,13 @@ class Gather {
       // cache.
       const std::int64_t pixels =
           s.kernel.height * ((kMaxColumns - 1) * s.stride.width + s.kernel.width);
-      view_.depthwise.words_at_once =
+      view_.depthwise.words_per_pass =
           std::max<std::int64_t>(2, kTileBytes / (pixels * kImages * 4));
     } else {
-      view_.panel_rows = choose_panel_rows<Element>(view_.out.channels, view_.by_amx);
+      view_.panel_rows = choose_panel_rows<Element>(view_.out.channels, view_.uses_amx);
       view_.panels = ceil_divide(view_.out.channels, view_.panel_rows);
       add_runs(columns);
-      if (suits_winograd<Element>(s, backward)) use_winograd(s);
+      if (should_use_winograd<Element>(s, backward)) plan_winograd(s);
     }
     view_.row_begin = row_begin_.data();
     view_.rows = rows_.data();
@@ -182,20 +182,20 @@ class Gather {
   std::int64_t packed_size() const { return packed_words() * kDepth<Element>; }
   /// Computes the output of all blocks. `listener` may be null.
   void compute(const BatchOperands<Element>& operands, const RowListener* listener) const {
-    if (!multiplies_by_panels(operands.blocks)) return compute_rows(operands, listener);
+    if (!is_panel_major(operands.blocks)) return compute_rows(operands, listener);
     compute_panels(operands);
     if (listener == nullptr) return;
-    const RowParts all = parts(operands.blocks);
-    listener->begin(operands.blocks * all.of_block);
-    all.visit_all(operands.blocks, listener->take);
+    const RowParts parts = row_parts(operands.blocks);
+    listener->on_begin(operands.blocks * parts.per_block);
+    parts.visit_all(operands.blocks, listener->on_part);
   }
 
  private:
   void add_rows(const GatherAxis& axis) {
     row_begin_.push_back(0);
     for (std::int64_t y = 0; y < view_.out.height; ++y) {
-      const std::vector<Tap> of_row = axis.taps(y);
-      rows_.insert(rows_.end(), of_row.begin(), of_row.end());
+      const std::vector<Tap> taps = axis.taps(y);
+      rows_.insert(rows_.end(), taps.begin(), taps.end());
       row_begin_.push_back(static_cast<std::int32_t>(rows_.size()));
     }
   }
@@ -206,10 +206,10 @@ class Gather {
     run_begin_.push_back(0);
     for (std::int64_t x = 0; x < view_.out.width; ++x) {
       const std::vector<Tap> taps = axis.taps(x);
-      const std::size_t of_run = merges ? taps.size() : 1;
-      for (std::size_t i = 0; i < taps.size(); i += of_run) {
-        const auto count = static_cast<std::int32_t>(of_run);
-        const Sequence& sequence = sequence_of(taps[i].kernel, count);
+      const std::size_t taps_per_run = merges ? taps.size() : 1;
+      for (std::size_t i = 0; i < taps.size(); i += taps_per_run) {
+        const auto count = static_cast<std::int32_t>(taps_per_run);
+        const Sequence& sequence = find_or_add_sequence(taps[i].kernel, count);
         runs_.push_back({taps[i].in, count * static_cast<std::int32_t>(tap_words), sequence.start,
                          sequence.step});
       }
@@ -217,34 +217,34 @@ class Gather {
     }
   }
   /// Returns the sequence of these kernel columns, adding it if it is new.
-  const Sequence& sequence_of(std::int32_t first, std::int32_t count) {
+  const Sequence& find_or_add_sequence(std::int32_t first, std::int32_t count) {
     for (const Sequence& sequence : sequences_) {
       if (sequence.first == first && sequence.count == count) return sequence;
     }
     const std::int64_t size = count * words<Element>(view_.in.channels);
-    const std::int64_t step = view_.by_amx ? round_up(size, kAmxWords) : size;
+    const std::int64_t step = view_.uses_amx ? round_up(size, kAmxWords) : size;
     const auto start = static_cast<std::int32_t>(view_.positions);
     view_.positions += step * view_.kernel_height;
     return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
   }
   /// Plans Winograd's algorithm, which has no runs of taps.
-  void use_winograd(const ConvolutionShape& s) {
+  void plan_winograd(const ConvolutionShape& s) {
     const std::int64_t tiles = winograd_tiles(view_.out);
     constexpr std::int64_t kLine = 16;  // floats; keeps positions out of the same cache sets
-    WinogradView& to = view_.winograd;
-    to.top = view_.backward ? 2 - s.padding.height : s.padding.height;
-    to.left = view_.backward ? 2 - s.padding.width : s.padding.width;
-    to.position_size = view_.in.channels * kImages + kLine;
-    to.at_once = std::clamp<std::int64_t>(kBandBytes / 16 / to.tile_size(), 1, tiles);
+    WinogradView& plan = view_.winograd;
+    plan.top = view_.backward ? 2 - s.padding.height : s.padding.height;
+    plan.left = view_.backward ? 2 - s.padding.width : s.padding.width;
+    plan.position_size = view_.in.channels * kImages + kLine;
+    plan.tiles_per_pass = std::clamp<std::int64_t>(kBandBytes / 16 / plan.tile_size(), 1, tiles);
     view_.positions = kWinogradPositions * view_.in.channels;
     sequences_.clear();
   }
   /// Groups columns whose taps have the same weights into tiles. In the backward pass such columns
   /// are `stride` apart.
   void add_tiles(const GatherAxis& axis) {
-    DepthwiseTiles& to = view_.depthwise;
-    to.out_step = axis.backward ? axis.stride : 1;
-    to.in_step = axis.backward ? 1 : axis.stride;
+    DepthwiseTiles& plan = view_.depthwise;
+    plan.out_step = axis.backward ? axis.stride : 1;
+    plan.in_step = axis.backward ? 1 : axis.stride;
     for (std::int64_t x = 0; x < view_.out.width; ++x) {
       const std::vector<Tap> taps = axis.taps(x);
       const auto has_same_taps = [&](std::int64_t column) {
@@ -252,28 +252,28 @@ class Gather {
         return others.size() == taps.size() &&
                (taps.empty() || others.front().kernel == taps.front().kernel);
       };
-      if (x >= to.out_step && has_same_taps(x - to.out_step)) continue;  // already in a tile
-      std::int64_t end = x + to.out_step;
-      while (end < view_.out.width && has_same_taps(end)) end += to.out_step;
-      std::int64_t count = (end - x) / to.out_step;
+      if (x >= plan.out_step && has_same_taps(x - plan.out_step)) continue;  // already in a tile
+      std::int64_t end = x + plan.out_step;
+      while (end < view_.out.width && has_same_taps(end)) end += plan.out_step;
+      std::int64_t count = (end - x) / plan.out_step;
       const Tap first = taps.empty() ? Tap{} : taps.front();
       DepthwiseTile tile{static_cast<std::int32_t>(x), 0, first.in, first.kernel,
                          static_cast<std::int32_t>(taps.size())};
       for (std::int64_t tiles = ceil_divide(count, kMaxColumns); tiles > 0; --tiles) {
         tile.count = static_cast<std::int32_t>(ceil_divide(count, tiles));
         tiles_.push_back(tile);
-        tile.first += tile.count * static_cast<std::int32_t>(to.out_step);
-        tile.in += tile.count * static_cast<std::int32_t>(to.in_step);
+        tile.first += tile.count * static_cast<std::int32_t>(plan.out_step);
+        tile.in += tile.count * static_cast<std::int32_t>(plan.in_step);
         count -= tile.count;
       }
     }
     std::ranges::sort(tiles_, {}, &DepthwiseTile::first);
-    to.tiles = tiles_.data();
-    to.count = static_cast<std::int64_t>(tiles_.size());
+    plan.tiles = tiles_.data();
+    plan.count = static_cast<std::int64_t>(tiles_.size());
   }
 
   bool is_depthwise() const { return view_.depthwise.count > 0; }
-  bool by_winograd() const { return view_.winograd.at_once > 0; }
+  bool uses_winograd() const { return view_.winograd.tiles_per_pass > 0; }
   std::int64_t in_block_bytes() const {
     return view_.in.block_size<Element>() * static_cast<std::int64_t>(sizeof(Element));
   }
@@ -281,22 +281,22 @@ class Gather {
   std::int64_t cached_rows() const {
     return std::max<std::int64_t>(1, kBandBytes * view_.out.height / in_block_bytes());
   }
-  RowParts parts(std::int64_t blocks) const {
-    RowParts parts = RowParts::of(blocks, view_.out.height, cached_rows());
-    if (by_winograd()) {  // parts consist of whole tiles
+  RowParts row_parts(std::int64_t blocks) const {
+    RowParts parts = RowParts::make(blocks, view_.out.height, cached_rows());
+    if (uses_winograd()) {  // parts consist of whole tiles
       parts.rows = round_up(parts.rows, 2);
-      parts.of_block = ceil_divide(parts.height, parts.rows);
+      parts.per_block = ceil_divide(parts.height, parts.rows);
     }
     return parts;
   }
   /// Calls the kernel for a part.
   void gather(const BatchOperands<Element>& operands, const PackedPanels<Element>& panels,
               GatherPart part) const {
-    if (by_winograd()) {
+    if (uses_winograd()) {
       constexpr std::size_t kLine = 16;  // floats; vectors that span two cache lines are slow
       thread_local std::vector<float> scratch;
       const auto size =
-          static_cast<std::size_t>(view_.winograd.at_once * view_.winograd.tile_size());
+          static_cast<std::size_t>(view_.winograd.tiles_per_pass * view_.winograd.tile_size());
       if (scratch.size() < size + kLine) scratch.resize(size + kLine);
       void* begin = scratch.data();
       std::size_t space = scratch.size() * sizeof(float);
@@ -307,8 +307,8 @@ class Gather {
   }
   /// Returns true if all blocks should be multiplied by a few panels at a time, because the weights
   /// need more memory than the inputs or there is only one row.
-  bool multiplies_by_panels(std::int64_t blocks) const {
-    if (is_depthwise() || by_winograd()) return false;
+  bool is_panel_major(std::int64_t blocks) const {
+    if (is_depthwise() || uses_winograd()) return false;
     const std::int64_t in_words = blocks * view_.in.block_size<Element>() / kDepth<Element>;
     return view_.out.height == 1 ||
            (packed_words() > in_words && cached_rows() >= view_.out.height);
@@ -330,14 +330,14 @@ class Gather {
         kPanelPair * view_.panel_rows * view_.positions * kDepth<Element>;
     const std::int64_t pairs = ceil_divide(view_.panels, kPanelPair);
     const bool inputs_fit = operands.blocks * in_block_bytes() <= kBandBytes / 2;
-    const std::int64_t step = inputs_fit ? kPanelPair : kPanelsAtOnce;
+    const std::int64_t step = inputs_fit ? kPanelPair : kPanelsPerPass;
     parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t last = std::min(end * kPanelPair, view_.panels);
-      for (std::int64_t at = begin * kPanelPair; at < last; at += kPanelsAtOnce) {
-        const PackedPanels<Element> panels{operands.packed + begin * pair_size, at,
-                                           std::min(at + kPanelsAtOnce, last), in_place};
+      for (std::int64_t first = begin * kPanelPair; first < last; first += kPanelsPerPass) {
+        const PackedPanels<Element> panels{operands.packed + begin * pair_size, first,
+                                           std::min(first + kPanelsPerPass, last), in_place};
         kernels_.pack(view_, operands, panels);
-        for (std::int64_t panel = at; panel < panels.end; panel += step) {
+        for (std::int64_t panel = first; panel < panels.end; panel += step) {
           for (std::int64_t block = 0; block < operands.blocks; ++block) {
             gather(operands, panels,
                    {block, 0, view_.out.height, panel, std::min(panel + step, panels.end)});
@@ -351,30 +351,31 @@ class Gather {
     pack(operands);
     const std::int64_t panels = view_.panels;
     const PackedPanels<Element> packed{operands.packed, 0, panels, false};
-    const RowParts all = parts(operands.blocks);
-    const std::int64_t count = operands.blocks * all.of_block;
-    const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows() / all.rows);
+    const RowParts parts = row_parts(operands.blocks);
+    const std::int64_t count = operands.blocks * parts.per_block;  // parts
+    const std::int64_t step = std::max<std::int64_t>(1, cached_rows() / parts.rows);
     std::int64_t first = 0;
     if (listener != nullptr) {  // split by panels, because the other parts wait for the first
-      first = std::min(at_once, all.of_block);
-      const std::int64_t rows = std::min(first * all.rows, view_.out.height);
+      first = std::min(step, parts.per_block);
+      const std::int64_t rows = std::min(first * parts.rows, view_.out.height);
       parallel_for(0, ceil_divide(panels, kPanelPair), 1,
                    [&](std::int64_t begin, std::int64_t end) {
                      gather(operands, packed,
                             {0, 0, rows, begin * kPanelPair, std::min(end * kPanelPair, panels)});
                    });
-      listener->begin(count);
-      for (std::int64_t part = 0; part < first; ++part) all.visit(part, listener->take);
+      listener->on_begin(count);
+      for (std::int64_t part = 0; part < first; ++part) parts.visit(part, listener->on_part);
     }
     parallel_for(first, count, 1, [&](std::int64_t begin, std::int64_t end) {
       while (begin < end) {
-        const std::int64_t block = begin / all.of_block;
-        const std::int64_t last = std::min({begin + at_once, end, (block + 1) * all.of_block});
-        gather(operands, packed,
-               {block, begin % all.of_block * all.rows,
-                std::min((last - block * all.of_block) * all.rows, view_.out.height), 0, panels});
+        const std::int64_t block = begin / parts.per_block;  // parts
+        const std::int64_t last = std::min({begin + step, end, (block + 1) * parts.per_block});
+        gather(
+            operands, packed,
+            {block, begin % parts.per_block * parts.rows,
+             std::min((last - block * parts.per_block) * parts.rows, view_.out.height), 0, panels});
         for (; begin < last; ++begin) {
-          if (listener != nullptr) all.visit(begin, listener->take);
+          if (listener != nullptr) parts.visit(begin, listener->on_part);
         }
       }
     });
@@ -388,12 +389,12 @@ class Gather {
     });
   }
   void pack_depthwise(const BatchOperands<Element>& operands) const {
-    constexpr std::int64_t kWords = 16;  // minimum per thread
-    auto* const to = reinterpret_cast<float*>(operands.packed);
-    std::fill_n(to, packed_words(), 0.0F);
-    parallel_for(0, view_.panels, kWords, [&](std::int64_t begin, std::int64_t end) {
-      for_each_weight<Element>(view_, begin, end, [&](std::int64_t from, std::int64_t at) {
-        to[at] = value_of(operands.weights[from]);
+    constexpr std::int64_t kMinWords = 16;  // per thread
+    auto* const packed = reinterpret_cast<float*>(operands.packed);
+    std::fill_n(packed, packed_words(), 0.0F);
+    parallel_for(0, view_.panels, kMinWords, [&](std::int64_t begin, std::int64_t end) {
+      for_each_weight<Element>(view_, begin, end, [&](std::int64_t weight, std::int64_t index) {
+        packed[index] = to_float(operands.weights[weight]);
       });
     });
   }
@@ -417,8 +418,8 @@ class Convolution {
         shape_(shape),
         forward_(shape, /*backward=*/false),
         backward_(shape, /*backward=*/true),
-        by_winograd_(suits_winograd<Element>(shape, /*backward=*/false)),
-        gradient_(gradient_view<Element>(shape, by_winograd_)) {}
+        uses_winograd_(should_use_winograd<Element>(shape, /*backward=*/false)),
+        gradient_(gradient_view<Element>(shape, uses_winograd_)) {}
 
   /// Computes the output from the input `in`.
   const Gather<Element>& forward() const { return forward_; }
@@ -428,14 +429,14 @@ class Convolution {
   /// Number of fp32 sums for the weight gradient.
   std::int64_t weight_sums() const {
     if (shape_.depthwise) return forward_.packed_words();
-    return by_winograd_ ? tile_view(gradient_).sums() : gradient_.sums();
+    return uses_winograd_ ? tile_view(gradient_).sums() : gradient_.sums();
   }
   /// Size of the scratch memory for up to `blocks` blocks, in elements.
   std::int64_t gradient_scratch(std::int64_t blocks) const {
     if (shape_.depthwise) return forward_.packed_size() * kLaneFloats;
     std::int64_t size = 0;
     for (const GradientBand& band : gradient_bands(blocks)) {
-      size = std::max(size, by_winograd_ ? tile_band(shape_, band).scratch : band.scratch);
+      size = std::max(size, uses_winograd_ ? tile_band(shape_, band).scratch : band.scratch);
     }
     return size;
   }
@@ -443,7 +444,7 @@ class Convolution {
   void weight_gradient(const WeightGradientOperands<Element>& operands) const {
     if (shape_.depthwise) return depthwise_gradient(operands);
     if constexpr (kDepth<Element> == 1) {
-      if (by_winograd_) return winograd_gradient(operands);
+      if (uses_winograd_) return winograd_gradient(operands);
     }
     for (const GradientBand& part : gradient_bands(operands.blocks)) {
       const Band<Element> band{gradient_, part, operands};
@@ -483,24 +484,24 @@ class Convolution {
         (shape_.out.block_size<Element>() / shape_.out.height +
          shape_.in.block_size<Element>() / shape_.in.height * shape_.stride.height);
     const std::int64_t band_bytes = shape_.out.pixels() == 1 ? 4 * kBandBytes : kBandBytes;
-    std::int64_t most_rows = std::max<std::int64_t>(1, band_bytes / row_bytes);
-    std::int64_t blocks_at_once = std::max<std::int64_t>(1, most_rows / shape_.out.height);
-    std::int64_t rows = ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, most_rows));
-    if (by_winograd_) {  // as many tiles as keep the factors of one position in cache
-      blocks_at_once = 1;
+    std::int64_t max_rows = std::max<std::int64_t>(1, band_bytes / row_bytes);
+    std::int64_t blocks_per_band = std::max<std::int64_t>(1, max_rows / shape_.out.height);
+    std::int64_t rows = ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, max_rows));
+    if (uses_winograd_) {  // as many tiles as keep the factors of one position in cache
+      blocks_per_band = 1;
       const std::int64_t tile_bytes = (shape_.in.channels + shape_.out.channels) * kImages * 4;
-      most_rows = kBandBytes / 2 / tile_bytes / ceil_divide(shape_.out.width, 2);
-      rows = 2 * std::clamp<std::int64_t>(most_rows, 1, ceil_divide(shape_.out.height, 2));
+      max_rows = kBandBytes / 2 / tile_bytes / ceil_divide(shape_.out.width, 2);
+      rows = 2 * std::clamp<std::int64_t>(max_rows, 1, ceil_divide(shape_.out.height, 2));
     }
     std::vector<GradientBand> bands;
-    for (std::int64_t block = 0; block < blocks; block += blocks_at_once) {
+    for (std::int64_t block = 0; block < blocks; block += blocks_per_band) {
       for (std::int64_t y = 0; y < shape_.out.height; y += rows) {
         bands.push_back(
-            laid_out<Element>(gradient_, {block, std::min(block + blocks_at_once, blocks), y,
-                                          std::min(y + rows, shape_.out.height)}));
+            lay_out<Element>(gradient_, {block, std::min(block + blocks_per_band, blocks), y,
+                                         std::min(y + rows, shape_.out.height)}));
       }
     }
-    bands.front().replaces = true;
+    bands.front().overwrites = true;
     bands.back().writes = true;
     return bands;
   }
@@ -508,14 +509,14 @@ class Convolution {
   void depthwise_gradient(const WeightGradientOperands<Element>& operands) const {
     parallel_for(0, words<Element>(shape_.out.channels), 1,
                  [&](std::int64_t begin, std::int64_t end) {
-                   const std::int64_t at_once = forward_.view().depthwise.words_at_once;
-                   for (std::int64_t word = begin; word < end; word += at_once) {
+                   const std::int64_t step = forward_.view().depthwise.words_per_pass;
+                   for (std::int64_t word = begin; word < end; word += step) {
                      kernels_.depthwise_gradient(forward_.view(), operands, word,
-                                                 std::min(word + at_once, end));
+                                                 std::min(word + step, end));
                    }
                    for_each_weight<Element>(
-                       forward_.view(), begin, end, [&](std::int64_t to, std::int64_t at) {
-                         round_to(operands.sums[at], operands.weight_gradient[to]);
+                       forward_.view(), begin, end, [&](std::int64_t weight, std::int64_t index) {
+                         round_to(operands.sums[index], operands.weight_gradient[weight]);
                        });
                  });
   }
@@ -523,7 +524,7 @@ class Convolution {
   const ConvolutionKernels<Element>& kernels_;
   ConvolutionShape shape_;
   Gather<Element> forward_, backward_;
-  bool by_winograd_;  // for the weight gradient
+  bool uses_winograd_;  // for the weight gradient
   WeightGradientView gradient_;
 };
 

@@ -16,16 +16,16 @@ struct TileWord {
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) action(t, v, of[t][v]);
+      for (int v = 0; v < kVectors; ++v) action(t, v, values[t][v]);
     }
   }
   [[gnu::always_inline]] void load(const Element* from, std::int64_t step) {
-    for_each([&](int t, int v, Values<Element>& values) {
-      values = load_words(from + t * step + v * kVectorSize<Element>);
+    for_each([&](int t, int v, Values<Element>& word) {
+      word = load_words(from + t * step + v * kVectorSize<Element>);
     });
   }
 
-  Values<Element> of[T][kVectors];
+  Values<Element> values[T][kVectors];
 };
 
 /// The taps of a tile in one row. Loops over words use this local copy of the plan, because the
@@ -58,10 +58,10 @@ template <class Element, class Action>
 [[gnu::always_inline]] inline void for_each_tap_run(const TileTaps<Element>& taps,
                                                     const Action& action) {
   constexpr int kMax = 7;
-  const bool shares = taps.tap_in == taps.in_step && taps.count > 0 && taps.count <= kMax;
-  const std::int64_t at_once = shares ? taps.count : 1;
+  const bool overlap = taps.tap_in == taps.in_step && taps.count > 0 && taps.count <= kMax;
+  const std::int64_t run_length = overlap ? taps.count : 1;
   with_constant<1, 1, kMax>(
-      at_once, [&]<int K>() __attribute__((always_inline)) {
+      run_length, [&]<int K>() __attribute__((always_inline)) {
         for (const Tap* row = taps.rows; row < taps.rows_end; ++row) {
           std::int64_t in = row->in * taps.row_size + taps.in;
           std::int64_t weight = row->kernel * taps.kernel_width + taps.weight;
@@ -111,8 +111,8 @@ template <class Element, int T>
             in + from, taps.in_step,
             [&](int t, int k, int v, const Values<Element>& x) __attribute__((always_inline)) {
               for (int d = 0; d < kDepth<Element>; ++d) {
-                __m512& sum = sums.of[t][v].of[d];
-                sum = _mm512_fmadd_ps(x.of[d], weight[k].of[d], sum);
+                __m512& sum = sums.values[t][v].v[d];
+                sum = _mm512_fmadd_ps(x.v[d], weight[k].v[d], sum);
               }
             });
       });
@@ -129,7 +129,7 @@ void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, co
   const std::int64_t pixel_size = view.out.pixel_size<Element>();
   const std::int64_t step = view.depthwise.out_step * pixel_size;
   const std::int64_t channels = view.out.channels;
-  const std::int64_t of_word = view.positions * kDepth<Element>;
+  const std::int64_t stride = view.positions * kDepth<Element>;
   const __m512 lowest = _mm512_set1_ps(o.relu ? 0 : -__builtin_inff());
   std::int64_t out = ((block * view.out.height + y) * view.out.width + tile.first) * pixel_size +
                      word_begin * kWordSize<Element>;
@@ -141,14 +141,14 @@ void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, co
       Values<Element> bias;
       for (int d = 0; d < kDepth<Element>; ++d) {
         const std::int64_t channel = word * kDepth<Element> + d;
-        bias.of[d] =
-            _mm512_set1_ps(o.bias != nullptr && channel < channels ? value_of(o.bias[channel]) : 0);
+        bias.v[d] =
+            _mm512_set1_ps(o.bias != nullptr && channel < channels ? to_float(o.bias[channel]) : 0);
       }
       sums.for_each([&](int, int, Values<Element>& sum) { sum = bias; });
     }
-    add_word(taps, in + word * kWordSize<Element>, weights + word * of_word, sums);
+    add_word(taps, in + word * kWordSize<Element>, weights + word * stride, sums);
     sums.for_each([&](int t, int v, Values<Element>& sum) __attribute__((always_inline)) {
-      for (__m512& value : sum.of) value = _mm512_max_ps(lowest, value);
+      for (__m512& value : sum.v) value = _mm512_max_ps(lowest, value);
       store_words(o.out + out + t * step + v * kVectorSize<Element>, sum);
     });
   }
@@ -170,9 +170,9 @@ template <class Element>
 void sum_depthwise(const GatherView& view, const BatchOperands<Element>& operands,
                    const Element* packed, const GatherPart& part) {
   const auto* const weights = reinterpret_cast<const float*>(packed);
-  const std::int64_t at_once = view.depthwise.words_at_once;
-  for (std::int64_t word = part.panel_begin; word < part.panel_end; word += at_once) {
-    const std::int64_t word_end = smaller(word + at_once, part.panel_end);
+  const std::int64_t step = view.depthwise.words_per_pass;
+  for (std::int64_t word = part.panel_begin; word < part.panel_end; word += step) {
+    const std::int64_t word_end = smaller(word + step, part.panel_end);
     for_each_tile(view, [&]<int T>(const DepthwiseTile& tile) {
       for (std::int64_t y = part.row_begin; y < part.row_end; ++y) {
         sum_tile<T>(view, operands, weights, part.block, y, tile, word, word_end);
@@ -191,13 +191,14 @@ template <class Element, int T>
         Values<Element> sums[K] = {};
         for_each_product<Element, T, K>(
             in + from, taps.in_step,
-            [&](int t, int k, int v, const Values<Element>& x)
-                __attribute__((always_inline)) { sums[k] = multiply_add(x, g.of[t][v], sums[k]); });
+            [&](int t, int k, int v, const Values<Element>& x) __attribute__((always_inline)) {
+              sums[k] = multiply_add(x, g.values[t][v], sums[k]);
+            });
 #pragma GCC unroll 7
         for (int k = 0; k < K; ++k) {
           for (int d = 0; d < kDepth<Element>; ++d) {
             float* const to = lanes + ((first + k) * kDepth<Element> + d) * kLanes;
-            _mm512_storeu_ps(to, _mm512_loadu_ps(to) + sums[k].of[d]);
+            _mm512_storeu_ps(to, _mm512_loadu_ps(to) + sums[k].v[d]);
           }
         }
       });
@@ -210,8 +211,8 @@ void add_tile_products(const GatherView& view, std::int64_t word_begin, std::int
                        const Element* gradient, float* lanes) {
   const TileTaps<Element> taps(view, y, tile);
   const std::int64_t step = view.out.pixel_size<Element>();
-  const std::int64_t of_word = view.positions * kDepth<Element> * kLanes;
-  for (std::int64_t word = word_begin; word < word_end; ++word, lanes += of_word) {
+  const std::int64_t stride = view.positions * kDepth<Element> * kLanes;
+  for (std::int64_t word = word_begin; word < word_end; ++word, lanes += stride) {
     TileWord<Element, T> g;
     g.load(gradient + word * kWordSize<Element>, step);
     add_word_products(taps, in + word * kWordSize<Element>, g, lanes);
@@ -230,11 +231,11 @@ template <class Element>
 void depthwise_gradient(const GatherView& view, const WeightGradientOperands<Element>& operands,
                         std::int64_t word_begin, std::int64_t word_end) {
   constexpr std::int64_t kLanePixels = 128;  // pixels whose products are summed in lanes
-  const std::int64_t of_word = view.positions * kDepth<Element>;
-  const std::int64_t weights = (word_end - word_begin) * of_word;
+  const std::int64_t stride = view.positions * kDepth<Element>;
+  const std::int64_t weights = (word_end - word_begin) * stride;
   const std::int64_t pixel_size = view.out.pixel_size<Element>();
-  float* const lanes = reinterpret_cast<float*>(operands.scratch) + word_begin * of_word * kLanes;
-  float* const sums = operands.sums + word_begin * of_word;
+  float* const lanes = reinterpret_cast<float*>(operands.scratch) + word_begin * stride * kLanes;
+  float* const sums = operands.sums + word_begin * stride;
   __builtin_memset(lanes, 0, sizeof(float) * static_cast<std::size_t>(kLanes * weights));
   __builtin_memset(sums, 0, sizeof(float) * static_cast<std::size_t>(weights));
   std::int64_t pixels = 0;

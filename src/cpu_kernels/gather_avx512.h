@@ -13,12 +13,12 @@ namespace mnist_train::cpu_kernels::avx512 {
 /// elements apart.
 inline void load_row_pairs(const Bf16Bits* from, std::int64_t step, std::int64_t channels,
                            Block& first, Block& second) {
-  const __m512i counts = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i indices = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i lower = _mm512_or_si512(
-      counts, _mm512_slli_epi32(_mm512_add_epi32(counts, _mm512_set1_epi32(32)), 16));
+      indices, _mm512_slli_epi32(_mm512_add_epi32(indices, _mm512_set1_epi32(32)), 16));
   const __m512i upper = _mm512_add_epi16(lower, _mm512_set1_epi16(16));
-  const auto load = [](const Bf16Bits* rows, bool is_there) {
-    return _mm512_maskz_loadu_epi16(is_there ? ~__mmask32{0} : __mmask32{0}, rows);
+  const auto load = [](const Bf16Bits* rows, bool is_valid) {
+    return _mm512_maskz_loadu_epi16(is_valid ? ~__mmask32{0} : __mmask32{0}, rows);
   };
   for (std::int64_t k = 0; k < kLanes; ++k, from += 2 * step, channels -= 2) {
     const __m512i even = load(from, channels > 0);
@@ -39,17 +39,17 @@ class Packer {
 
   void pack(const PackedPanels<Element>& panels) const {
     // Panels whose weights share pages are packed together.
-    const std::int64_t together = view_.backward ? kPanels : 1;
-    for (std::int64_t begin = panels.begin; begin < panels.end; begin += together) {
-      const std::int64_t end = smaller(begin + together, panels.end);
-      for (std::int64_t i = begin; i < end && view_.by_amx && tap_words_ % kLanes != 0; ++i) {
-        clear(panels.at + (i - panels.begin) * panel_size_, first_word(i, panels));
+    const std::int64_t group_size = view_.backward ? kGroupSize : 1;
+    for (std::int64_t begin = panels.begin; begin < panels.end; begin += group_size) {
+      const std::int64_t end = smaller(begin + group_size, panels.end);
+      for (std::int64_t i = begin; i < end && view_.uses_amx && tap_words_ % kLanes != 0; ++i) {
+        clear(panels.data + (i - panels.begin) * panel_size_, first_word(i, panels));
       }
       for (std::int64_t word = 0; word < tap_words_; word += kLanes) {
         for (std::int64_t i = begin; i < end; ++i) {
           if (word < first_word(i, panels)) continue;
           const std::int64_t row = i * view_.panel_rows;
-          Element* const panel = panels.at + (i - panels.begin) * panel_size_;
+          Element* const panel = panels.data + (i - panels.begin) * panel_size_;
           if (can_pack_pair(i, end)) {
             pack_pair(row, word, panel);
             ++i;
@@ -62,13 +62,13 @@ class Packer {
   }
 
  private:
-  static constexpr std::int64_t kPanels = 16;
+  static constexpr std::int64_t kGroupSize = 16;
   static constexpr std::int64_t kD = kDepth<Element>;
 
   /// Returns the index of the first word to pack in a panel; earlier words are read in place.
   std::int64_t first_word(std::int64_t panel, const PackedPanels<Element>& panels) const {
     if (!panels.in_place || panel >= view_.complete_panels()) return 0;
-    return view_.by_amx ? tap_words_ / kLanes * kLanes : tap_words_;
+    return view_.uses_amx ? tap_words_ / kLanes * kLanes : tap_words_;
   }
   void clear(Element* panel, std::int64_t first) const {
     const std::int64_t position_size = view_.panel_rows * kD;
@@ -77,7 +77,7 @@ class Packer {
   }
 
   bool can_pack_pair(std::int64_t panel, std::int64_t end) const {
-    return view_.by_amx && view_.backward && panel + 1 < end &&
+    return view_.uses_amx && view_.backward && panel + 1 < end &&
            panel + 2 <= view_.complete_panels();
   }
   /// Like `pack_words`, for two AMX panels whose rows are adjacent in memory.
@@ -102,7 +102,7 @@ class Packer {
       load(row, word * kD, tap, block);
       store_tap(block, tap, word, panel);
     }
-    if (view_.winograd.at_once > 0) store_transformed(blocks, word, panel);
+    if (view_.winograd.tiles_per_pass > 0) store_transformed(blocks, word, panel);
   }
   /// Transforms up to 16 words, given one block per tap, for Winograd's algorithm, and stores them.
   void store_transformed(const Block* taps, std::int64_t word, Element* panel) const {
@@ -145,7 +145,7 @@ class Packer {
         block[i] = load_columns(from, channel_, rows, channels - i * kD);
       }
     }
-    if (view_.backward == view_.by_amx) transpose(block);
+    if (view_.backward == view_.uses_amx) transpose(block);
   }
 
   const Element* weight(std::int64_t row, std::int64_t channel, std::int64_t tap) const {
@@ -153,7 +153,7 @@ class Packer {
   }
 
   void store(const Block& block, std::int64_t count, std::int64_t position, Element* panel) const {
-    if (!view_.by_amx) {
+    if (!view_.uses_amx) {
       for (std::int64_t k = 0; k < count; ++k) {
         _mm512_mask_storeu_epi32(panel + (position + k) * view_.panel_rows * kD,
                                  first_lanes(view_.panel_rows), block[k]);
@@ -162,13 +162,13 @@ class Packer {
     }
     // A row may continue in the next tile.
     const std::int64_t column = position % kLanes;
-    const std::int64_t here = smaller(count, kLanes - column);
-    const __mmask16 later = first_lanes(count) & ~first_lanes(here);
+    const std::int64_t first = smaller(count, kLanes - column);
+    const __mmask16 spill = first_lanes(count) & ~first_lanes(first);
     Element* to = panel + (position / kLanes * kLanes * kLanes + column) * kD;
     for (int m = 0; m < kLanes; ++m, to += kLanes * kD) {
-      _mm512_mask_storeu_epi32(to, first_lanes(here), block[m]);
-      if (later != 0) {
-        _mm512_mask_storeu_epi32(to + (kLanes - 1) * kLanes * kD, later, block[m]);
+      _mm512_mask_storeu_epi32(to, first_lanes(first), block[m]);
+      if (spill != 0) {
+        _mm512_mask_storeu_epi32(to + (kLanes - 1) * kLanes * kD, spill, block[m]);
       }
     }
   }
@@ -176,10 +176,10 @@ class Packer {
   const GatherView& view_;
   const Element* weights_;
   std::int64_t taps_ = view_.kernel_height * view_.kernel_width;
-  std::int64_t of_output_ = taps_ * view_.layer_inputs();  // weights per output channel
+  std::int64_t output_size_ = taps_ * view_.layer_inputs();  // weights per output channel
   // Strides of rows and of the summed channels.
-  std::int64_t row_ = view_.backward ? 1 : of_output_;
-  std::int64_t channel_ = view_.backward ? of_output_ : 1;
+  std::int64_t row_ = view_.backward ? 1 : output_size_;
+  std::int64_t channel_ = view_.backward ? output_size_ : 1;
   std::int64_t tap_words_ = words<Element>(view_.in.channels);
   std::int64_t panel_size_ = view_.positions * view_.panel_rows * kD;
 };
@@ -222,7 +222,7 @@ struct RegisterResults {
       for (int v = 0; v < kVectors; ++v) {
         Values<Element> values;
         for (int d = 0; d < kDepth<Element>; ++d) {
-          values.of[d] = v < V ? sums.of[m + d][v] : _mm512_setzero_ps();
+          values.v[d] = v < V ? sums.rows[m + d][v] : _mm512_setzero_ps();
         }
         results.store(m, v, values);
       }
@@ -276,17 +276,17 @@ template <class Element, class Sums>
   const std::int64_t rows = smaller(Sums::kRows, view.out.channels - channel);
   alignas(64) float bias[Sums::kRows] = {};
   for (std::int64_t m = 0; m < rows && operands.bias != nullptr; ++m) {
-    bias[m] = value_of(operands.bias[channel + m]);
+    bias[m] = to_float(operands.bias[channel + m]);
   }
   const std::int64_t size = view.positions * view.panel_rows * kD;
-  const PanelWeights<Element> packed{panels.at + (panel - panels.begin) * size,
-                                     view.by_amx ? kLanes * kD : kD, view.panel_rows * kD, size};
+  const PanelWeights<Element> packed{panels.data + (panel - panels.begin) * size,
+                                     view.uses_amx ? kLanes * kD : kD, view.panel_rows * kD, size};
   PanelWeights<Element> weights = packed;
   std::int64_t tail = 0;  // last words, which do not fill a register: read from the packed copy
   if (in_place) {
     const std::int64_t row = view.in.channels;
     weights = {operands.weights + channel * row, row, kD, view.panel_rows * row};
-    if (view.by_amx) tail = words<Element>(view.in.channels) % kLanes;
+    if (view.uses_amx) tail = words<Element>(view.in.channels) % kLanes;
   }
   const std::int64_t in_pixel = view.in.pixel_size<Element>();
   const std::int64_t out_pixel = view.out.pixel_size<Element>();
@@ -309,17 +309,17 @@ template <class Element, class Sums>
           }
         }
       }
-      const std::int64_t at =
+      const std::int64_t offset =
           ((part.block * view.out.height + y) * view.out.width + x) * out_pixel + channel * kImages;
-      sums.finish(Results<Element>{operands.addend == nullptr ? nullptr : operands.addend + at,
-                                   operands.relu, operands.out + at, rows});
+      sums.finish(Results<Element>{operands.addend == nullptr ? nullptr : operands.addend + offset,
+                                   operands.relu, operands.out + offset, rows});
     }
   }
 }
 
 template <class Element>
-void gather_by_amx(const GatherView& view, const BatchOperands<Element>& operands,
-                   const PackedPanels<Element>& panels, const GatherPart& part) {
+void gather_amx(const GatherView& view, const BatchOperands<Element>& operands,
+                const PackedPanels<Element>& panels, const GatherPart& part) {
   const amx::Registers registers;
   for (std::int64_t panel = part.panel_begin; panel < part.panel_end;) {
     const std::int64_t in_place =
@@ -342,12 +342,12 @@ void pack(const GatherView& view, const BatchOperands<Element>& operands,
 template <class Element>
 void gather(const GatherView& view, const BatchOperands<Element>& operands,
             const PackedPanels<Element>& panels, const GatherPart& part) {
-  if (view.depthwise.count > 0) return sum_depthwise(view, operands, panels.at, part);
+  if (view.depthwise.count > 0) return sum_depthwise(view, operands, panels.data, part);
   if constexpr (kDepth<Element> == 1) {
-    if (view.winograd.at_once > 0) return gather_by_tiles(view, operands, panels.at, part);
+    if (view.winograd.tiles_per_pass > 0) return gather_winograd(view, operands, panels.data, part);
   }
   if constexpr (kDepth<Element> == 2) {
-    if (view.by_amx) return gather_by_amx(view, operands, panels, part);
+    if (view.uses_amx) return gather_amx(view, operands, panels, part);
   }
   const std::int64_t vectors = ceil_divide(samples(operands, part.block), kLanes);
   with_constant<kDepth<Element>, kDepth<Element>, kMaxRows>(view.panel_rows, [&]<int M>() {

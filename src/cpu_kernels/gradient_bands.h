@@ -13,7 +13,7 @@ inline constexpr std::int64_t kAmxWords = 16;        // words per register row; 
 inline constexpr std::int64_t kBandBytes = 1 << 20;  // of rows that stay cached: half an L2 cache
 
 template <class Element>
-bool by_amx() {
+bool uses_amx() {
   return kDepth<Element> == 2 && cpu_features().amx_bf16;
 }
 
@@ -21,78 +21,79 @@ bool by_amx() {
 /// minimises the total cost of computing all rows and of loading the other factor for each panel.
 /// With AMX, the rows fill a register.
 template <class Element>
-std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
-  if (by_amx) return kAmxWords;
+std::int64_t choose_panel_rows(std::int64_t rows, bool uses_amx) {
+  if (uses_amx) return kAmxWords;
   constexpr std::int64_t kLoads = 2;  // cost of loading the other factor, in rows
-  const auto cost = [&](std::int64_t of_panel) {
-    return ceil_divide(rows, of_panel) * (of_panel + kLoads);
+  const auto cost = [&](std::int64_t panel_rows) {
+    return ceil_divide(rows, panel_rows) * (panel_rows + kLoads);
   };
   std::int64_t best = kDepth<Element>;
-  for (std::int64_t of_panel = best; of_panel <= 14; of_panel += kDepth<Element>) {
-    if (cost(of_panel) <= cost(best)) best = of_panel;
+  for (std::int64_t panel_rows = best; panel_rows <= 14; panel_rows += kDepth<Element>) {
+    if (cost(panel_rows) <= cost(best)) best = panel_rows;
   }
   return best;
 }
 
 template <class Element>
-WeightGradientView gradient_view(const ConvolutionShape& shape, bool by_winograd) {
+WeightGradientView gradient_view(const ConvolutionShape& shape, bool uses_winograd) {
   constexpr std::int64_t kLanes = 16;  // columns per vector
   WeightGradientView view{};
   view.shape = shape;
-  view.by_amx = by_amx<Element>();
-  const std::int64_t stored = round_up(shape.in.channels, kDepth<Element>);
-  view.merges_columns = !by_winograd && stored % (2 * kLanes) != 0;
-  view.column_run = view.merges_columns ? stored : round_up(shape.in.channels, kLanes);
-  view.columns = round_up(shape.kernel.width * view.column_run, kLanes);
+  view.uses_amx = uses_amx<Element>();
+  const std::int64_t padded_channels = round_up(shape.in.channels, kDepth<Element>);
+  view.merges_columns = !uses_winograd && padded_channels % (2 * kLanes) != 0;
+  view.column_stride = view.merges_columns ? padded_channels : round_up(shape.in.channels, kLanes);
+  view.columns = round_up(shape.kernel.width * view.column_stride, kLanes);
   // Few columns would fill vectors poorly.
-  constexpr std::int64_t kFewColumns = 12;
-  view.by_images = kDepth<Element> == 1 && view.merges_columns &&
-                   shape.kernel.width * view.column_run <= kFewColumns;
-  view.panel_rows = view.by_images ? kImageGradientRows
-                                   : choose_panel_rows<Element>(shape.out.channels, view.by_amx);
+  constexpr std::int64_t kMaxImageColumns = 12;
+  view.image_lanes = kDepth<Element> == 1 && view.merges_columns &&
+                     shape.kernel.width * view.column_stride <= kMaxImageColumns;
+  view.panel_rows = view.image_lanes
+                        ? kImageGradientRows
+                        : choose_panel_rows<Element>(shape.out.channels, view.uses_amx);
   view.rows = round_up(shape.out.channels, view.panel_rows);
   return view;
 }
 
 /// Returns the view of the sums over Winograd tiles, in which the 16 positions of a tile take the
 /// place of kernel rows, and tiles the place of pixels.
-inline WeightGradientView tile_view(const WeightGradientView& of) {
-  WeightGradientView view = of;
-  view.shape.in = {of.shape.in.channels, 1, 1};
-  view.shape.out = {of.shape.out.channels, 1, 1};
+inline WeightGradientView tile_view(const WeightGradientView& direct) {
+  WeightGradientView view = direct;
+  view.shape.in = {direct.shape.in.channels, 1, 1};
+  view.shape.out = {direct.shape.out.channels, 1, 1};
   view.shape.kernel = {kWinogradPositions, 1};
   view.shape.padding = {0, 0};
   view.merges_columns = true;
-  view.columns = view.column_run;
+  view.columns = view.column_stride;
   return view;
 }
 
 /// Returns the band of transformed tiles for a laid-out band of one block, which they follow in
 /// scratch memory.
-inline GradientBand tile_band(const ConvolutionShape& s, const GradientBand& of) {
+inline GradientBand tile_band(const ConvolutionShape& s, const GradientBand& source) {
   constexpr std::int64_t kLine = 16;  // floats; keeps positions from mapping to few cache sets
-  constexpr std::int64_t kSpace = kSlackBytes / sizeof(float);
-  GradientBand band{of.block_begin, of.block_end, 0, 1};
-  band.replaces = of.replaces;
-  band.tiles = ceil_divide(of.row_end - of.row_begin, 2) * ceil_divide(s.out.width, 2);
-  band.a_begin = of.scratch;
+  constexpr std::int64_t kSlack = kSlackBytes / sizeof(float);
+  GradientBand band{source.block_begin, source.block_end, 0, 1};
+  band.overwrites = source.overwrites;
+  band.tiles = ceil_divide(source.row_end - source.row_begin, 2) * ceil_divide(s.out.width, 2);
+  band.a_begin = source.scratch;
   band.a_pixel = s.out.pixel_size<float>();
   band.a_position = band.tiles * band.a_pixel + kLine;
-  band.b_begin = band.a_begin + kWinogradPositions * band.a_position + kSpace;
-  band.b_word = of.b_word;
-  band.b_pixel = of.b_pixel;
+  band.b_begin = band.a_begin + kWinogradPositions * band.a_position + kSlack;
+  band.b_word = source.b_word;
+  band.b_pixel = source.b_pixel;
   band.b_position = band.tiles * band.b_pixel + kLine;
-  band.scratch = band.b_begin + kWinogradPositions * band.b_position + kSpace;
+  band.scratch = band.b_begin + kWinogradPositions * band.b_position + kSlack;
   return band;
 }
 
 /// Returns the band with the layout of its factors filled in.
 template <class Element>
-GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
+GradientBand lay_out(const WeightGradientView& view, GradientBand band) {
   constexpr std::int64_t kD = kDepth<Element>;
   constexpr std::int64_t kLine = 16 * kD;  // elements per cache line
   // Space after each factor, for registers that extend beyond it.
-  constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
+  constexpr std::int64_t kSlack = kSlackBytes / sizeof(Element);
   const ConvolutionShape& s = view.shape;
   const std::int64_t rows = band.row_end - band.row_begin;
   const std::int64_t in_end =
@@ -110,17 +111,17 @@ GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
     band.left = s.padding.width;
     band.right = std::max<std::int64_t>(0, padded_width - band.left - s.in.width);
     const std::int64_t width = band.left + s.in.width + band.right;
-    band.b_pixel = channels * (view.by_images ? kImages : kD);
+    band.b_pixel = channels * (view.image_lanes ? kImages : kD);
     band.b_word = odd_lines(width * band.b_pixel);
-    band.b_row = view.by_images ? width * band.b_pixel : kImageWords<Element> * band.b_word;
+    band.b_row = view.image_lanes ? width * band.b_pixel : kImageWords<Element> * band.b_word;
   } else {
     band.b_word = odd_lines(channels * kD);
     band.b_pixel = kImageWords<Element> * band.b_word;
     band.b_row = s.in.width * band.b_pixel;
   }
   band.b_block = band.in_rows * band.b_row;
-  band.b_begin = kD == 1 ? 0 : band.blocks() * band.a_block + kSpace;
-  band.scratch = band.b_begin + band.blocks() * band.b_block + kSpace;
+  band.b_begin = kD == 1 ? 0 : band.blocks() * band.a_block + kSlack;
+  band.scratch = band.b_begin + band.blocks() * band.b_block + kSlack;
   return band;
 }
 

@@ -24,7 +24,7 @@ inline bool has_small_plan(const PoolingShape& shape) {
   return shape.out.pixels() * shape.kernel.height * shape.kernel.width <= kMaxElements;
 }
 /// Returns whether the plan is small and a byte can hold a maximum's position in its window.
-inline bool can_pool_max(const PoolingShape& shape) {
+inline bool can_max_pool(const PoolingShape& shape) {
   return has_small_plan(shape) && shape.kernel.height * shape.kernel.width < 255;
 }
 
@@ -32,25 +32,25 @@ inline bool can_pool_max(const PoolingShape& shape) {
 class PoolingPlan {
  public:
   PoolingPlan(const PoolingShape& s, std::int64_t pixel_size) : pixel_size_(pixel_size) {
-    std::vector<std::vector<WindowTap>> of_inputs(s.in.pixels());
+    std::vector<std::vector<WindowTap>> input_taps(s.in.pixels());
     for (std::int64_t out = 0; out < s.out.pixels(); ++out) {
-      const Window down(out / s.out.width, s.in.height, s.kernel.height, s.stride.height,
+      const Window rows(out / s.out.width, s.in.height, s.kernel.height, s.stride.height,
                         s.padding.height);
-      const Window across(out % s.out.width, s.in.width, s.kernel.width, s.stride.width,
-                          s.padding.width);
-      std::vector<WindowTap> of_output;
-      for (std::int64_t y = down.begin; y < down.end; ++y) {
-        for (std::int64_t x = across.begin; x < across.end; ++x) {
+      const Window columns(out % s.out.width, s.in.width, s.kernel.width, s.stride.width,
+                           s.padding.width);
+      std::vector<WindowTap> output_taps;
+      for (std::int64_t y = rows.begin; y < rows.end; ++y) {
+        for (std::int64_t x = columns.begin; x < columns.end; ++x) {
           const std::int64_t in = y * s.in.width + x;
-          const auto position = static_cast<std::int32_t>(of_output.size());
-          const float scale = down.scale * across.scale;
-          of_output.push_back({in * pixel_size, position, scale});
-          of_inputs[in].push_back({out * pixel_size, position, scale});
+          const auto position = static_cast<std::int32_t>(output_taps.size());
+          const float scale = rows.scale * columns.scale;
+          output_taps.push_back({in * pixel_size, position, scale});
+          input_taps[in].push_back({out * pixel_size, position, scale});
         }
       }
-      forward_.add(of_output);
+      forward_.add(output_taps);
     }
-    for (const std::vector<WindowTap>& of_input : of_inputs) backward_.add(of_input);
+    for (const std::vector<WindowTap>& taps : input_taps) backward_.add(taps);
   }
 
   /// Returns, for each output pixel, the elements of its window.
@@ -71,8 +71,8 @@ class PoolingPlan {
           scale(1.0F / static_cast<float>(end - begin)) {}
   };
   struct Lists {
-    void add(const std::vector<WindowTap>& of_pixel) {
-      taps.insert(taps.end(), of_pixel.begin(), of_pixel.end());
+    void add(const std::vector<WindowTap>& pixel_taps) {
+      taps.insert(taps.end(), pixel_taps.begin(), pixel_taps.end());
       begin.push_back(static_cast<std::int64_t>(taps.size()));
     }
 
@@ -103,10 +103,10 @@ struct SumNode {};
 struct ActivationNode {
   ActivationSpec activation;
 };
-/// Drops elements with probability `p` in training. `number` is the layer's index among the dropout
+/// Drops elements with probability `p` in training. `index` is the layer's index among the dropout
 /// layers.
 struct DropoutNode {
-  std::int64_t number;
+  std::int64_t index;
   double p;
 };
 /// Produces one-pixel images whose channels are in the order of PyTorch's flatten.
@@ -154,8 +154,8 @@ class Graph {
   }
   /// ReLU and max pooling commute, so a preceding ReLU is applied after pooling, to fewer elements.
   Value add(const MaxPoolNode& node, Value in) {
-    GraphNode* const before = open_node<ConvolutionNode>(in);
-    const bool relu = before != nullptr && std::exchange(before->relu, false);
+    GraphNode* const previous = open_node<ConvolutionNode>(in);
+    const bool relu = previous != nullptr && std::exchange(previous->relu, false);
     const Value out = append(node, in, node.shape.out);
     nodes_.back().relu = relu;
     return out;
@@ -163,17 +163,17 @@ class Graph {
   Value add(const AveragePoolNode& node, Value in) { return append(node, in, node.shape.out); }
   /// Fuses ReLU with nodes that can compute it, and ReLU6 with batch norm.
   Value add(const ActivationNode& added, Value in) {
-    const bool limits = added.activation.function == Function::kRelu6;
+    const bool is_relu6 = added.activation.function == Function::kRelu6;
     GraphNode* node = nullptr;
     if (added.activation.function == Function::kRelu) {
       node = open_node<ConvolutionNode, BatchNormNode, SumNode, MaxPoolNode>(in);
-    } else if (limits) {
+    } else if (is_relu6) {
       node = open_node<BatchNormNode>(in);
     }
-    if (node == nullptr || node->relu || (limits && node->residual != kNoValue)) {
+    if (node == nullptr || node->relu || (is_relu6 && node->residual != kNoValue)) {
       return append(added, in, shape_of(in));
     }
-    if (limits) node->limit = 6;
+    if (is_relu6) node->limit = 6;
     node->relu = true;
     return in;
   }
@@ -192,7 +192,7 @@ class Graph {
   void share(Value value) { is_shared_[value] = true; }
 
   const std::vector<GraphNode>& nodes() const { return nodes_; }
-  std::size_t values() const { return shapes_.size(); }
+  std::size_t value_count() const { return shapes_.size(); }
   const ValueShape& shape_of(Value value) const { return shapes_[value]; }
 
  private:

@@ -35,9 +35,9 @@ class Arena {
     size_ += (bytes + kPage - 1) / kPage * kPage / sizeof(Element);
     return offset;
   }
-  /// Reserves a part until `give_back` and returns its offset: the first free part that is large
+  /// Reserves a part until `release` and returns its offset: the first free part that is large
   /// enough, or a new one.
-  std::size_t take(std::int64_t elements) {
+  std::size_t acquire(std::int64_t elements) {
     for (ReusedPart& part : reused_) {
       if (part.in_use || part.elements < elements) continue;
       part.in_use = true;
@@ -45,7 +45,7 @@ class Arena {
     }
     return reused_.emplace_back(add(elements), elements, true).offset;
   }
-  void give_back(std::size_t offset) {
+  void release(std::size_t offset) {
     std::ranges::find(reused_, offset, &ReusedPart::offset)->in_use = false;
   }
   void allocate() {
@@ -81,7 +81,7 @@ class Arena {
 template <class Element>
 struct ConvolutionTensors {
   const Element* weight;
-  const Element* bias;                 // null if there is none
+  const Element* bias;                 // may be null
   Element* weight_gradient = nullptr;  // null if frozen; likewise below
   Element* bias_gradient = nullptr;
 };
@@ -108,7 +108,7 @@ class GraphExecutor {
     }
     values_.allocate();
     gradients_.allocate();
-    maxima_.allocate();
+    argmax_.allocate();
     sums_.allocate();
   }
   GraphExecutor(const GraphExecutor&) = delete;
@@ -152,7 +152,7 @@ class GraphExecutor {
       if (state.convolution) {
         State* const next = i + 1 < states_.size() ? &states_[i + 1] : nullptr;
         const bool has_norm = next != nullptr && next->batch_norm && next->node.in == node.out &&
-                              training && !next->batch_norm->tensors().uses_running_values;
+                              training && !next->batch_norm->tensors().uses_running_stats;
         convolve(state, has_norm ? &*next->batch_norm : nullptr);
       } else if (state.batch_norm) {
         normalize(state, i > 0 && states_[i - 1].convolution && states_[i - 1].node.out == node.in);
@@ -167,7 +167,7 @@ class GraphExecutor {
   }
   /// Begins the backward pass of the last `forward`.
   void begin_backward(const Element* output_gradient) {
-    has_gradient_.assign(graph_.values(), false);
+    has_gradient_.assign(graph_.value_count(), false);
     needs_gradient_.assign(has_gradient_.size(), false);
     needs_gradient_[Graph::input()] = passes_ == Passes::kBackwardToInput;
     for (const State& state : states_) {
@@ -179,13 +179,13 @@ class GraphExecutor {
     }
     const Value last = states_.back().node.out;
     from_plain(output_gradient, last, gradient(last));
-    backward_reached_ = states_.size();
+    backward_position_ = states_.size();
   }
   /// Continues the backward pass down to this node, writing the gradients of trained parameters
   /// along the way.
   void backward_to(std::size_t node) {
-    while (backward_reached_ > node) {
-      State& state = states_[--backward_reached_];
+    while (backward_position_ > node) {
+      State& state = states_[--backward_position_];
       if (!needs_gradient(state.node.out)) continue;
       if (state.convolution) {
         convolve_backward(state);
@@ -208,11 +208,11 @@ class GraphExecutor {
     std::optional<Convolution<Element>> convolution;
     ConvolutionTensors<Element> weights{};
     std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
-    State* norm_before = nullptr;  // batch norm whose output gradient this convolution completes
+    State* previous_norm = nullptr;  // batch norm whose output gradient this convolution completes
     std::optional<BlockedBatchNorm<Element>> batch_norm;
     bool has_gradient_sums = false;  // the batch norm's, in this backward pass
     std::optional<PoolingPlan> pooling;
-    std::size_t maxima = 0;  // offset in maxima_
+    std::size_t argmax = 0;  // offset in argmax_
   };
 
   void plan_nodes() {
@@ -234,7 +234,7 @@ class GraphExecutor {
                                  node.limit);
       } else if (const auto* max = std::get_if<MaxPoolNode>(&node.kind)) {
         state.pooling.emplace(max->shape, max->shape.in.template pixel_size<Element>());
-        state.maxima = maxima_.add(max_blocks_ * block_size(node.out));
+        state.argmax = argmax_.add(max_blocks_ * block_size(node.out));
       } else if (const auto* average = std::get_if<AveragePoolNode>(&node.kind)) {
         state.pooling.emplace(average->shape, average->shape.in.template pixel_size<Element>());
       }
@@ -242,26 +242,26 @@ class GraphExecutor {
     scratch_offset_ = gradients_.add(scratch);
     sums_offset_ = sums_.add(sums);
   }
-  /// The backward pass needs all values; without one, a value is live until the last node that
-  /// reads it.
+  /// The backward pass needs all values. In a forward-only executor, a value is live until the last
+  /// node that reads it.
   void plan_values() {
-    std::vector<std::size_t> last_taken(graph_.values(), states_.size());
+    std::vector<std::size_t> last_uses(graph_.value_count(), states_.size());
     for (std::size_t i = 0; i < states_.size() && passes_ == Passes::kForward; ++i) {
       for (const Value v : {graph_.nodes()[i].in, graph_.nodes()[i].residual}) {
-        if (v != kNoValue) last_taken[v] = i;
+        if (v != kNoValue) last_uses[v] = i;
       }
     }
-    value_offsets_.resize(last_taken.size());
-    const auto take = [&](Value v) {
-      value_offsets_[v] = values_.take(max_blocks_ * block_size(v));
+    value_offsets_.resize(last_uses.size());
+    const auto acquire = [&](Value v) {
+      value_offsets_[v] = values_.acquire(max_blocks_ * block_size(v));
     };
-    take(Graph::input());
+    acquire(Graph::input());
     for (std::size_t i = 0; i < states_.size(); ++i) {
       const GraphNode& node = graph_.nodes()[i];
-      take(node.out);
+      acquire(node.out);
       for (const Value v : {node.in, node.residual}) {
-        if (v == kNoValue || last_taken[v] != i) continue;
-        values_.give_back(value_offsets_[v]);
+        if (v == kNoValue || last_uses[v] != i) continue;
+        values_.release(value_offsets_[v]);
       }
     }
   }
@@ -269,35 +269,35 @@ class GraphExecutor {
   /// pass of the node that computes it.
   void plan_gradients() {
     constexpr std::size_t kNone = Arena<Element>::kNone;
-    gradient_offsets_.assign(graph_.values(), kNone);
-    std::int64_t largest = 0;
-    const auto take = [&](Value v) {
+    gradient_offsets_.assign(graph_.value_count(), kNone);
+    std::int64_t spare_size = 0;
+    const auto acquire = [&](Value v) {
       if (v == kNoValue || (v == Graph::input() && passes_ != Passes::kBackwardToInput)) return;
       std::size_t& offset = gradient_offsets_[v];
-      if (offset == kNone) offset = gradients_.take(max_blocks_ * block_size(v));
+      if (offset == kNone) offset = gradients_.acquire(max_blocks_ * block_size(v));
     };
-    take(graph_.nodes().back().out);
+    acquire(graph_.nodes().back().out);
     for (std::size_t i = states_.size(); i-- > 0;) {
       const GraphNode& node = states_[i].node;
-      take(node.in);
-      take(node.residual);
-      largest = std::max(largest, max_blocks_ * block_size(node.in));
-      gradients_.give_back(gradient_offsets_[node.out]);
+      acquire(node.in);
+      acquire(node.residual);
+      spare_size = std::max(spare_size, max_blocks_ * block_size(node.in));
+      gradients_.release(gradient_offsets_[node.out]);
     }
-    spare_offset_ = gradients_.add(largest);
+    spare_offset_ = gradients_.add(spare_size);
   }
   /// The first node that uses a value is the last to add to its gradient.
   void find_last_writers() {
-    std::vector<State*> producers(graph_.values());
-    std::vector<bool> is_taken(producers.size());
+    std::vector<State*> producers(graph_.value_count());
+    std::vector<bool> is_used(producers.size());
     for (State& state : states_) {
       const Value in = state.node.in;
-      if (state.convolution && !is_taken[in] && producers[in] != nullptr &&
+      if (state.convolution && !is_used[in] && producers[in] != nullptr &&
           producers[in]->batch_norm) {
-        state.norm_before = producers[in];
+        state.previous_norm = producers[in];
       }
-      is_taken[in] = true;
-      if (state.node.residual != kNoValue) is_taken[state.node.residual] = true;
+      is_used[in] = true;
+      if (state.node.residual != kNoValue) is_used[state.node.residual] = true;
       producers[state.node.out] = &state;
     }
   }
@@ -316,19 +316,19 @@ class GraphExecutor {
     const ValueShape& shape = graph_.shape_of(v);
     batch_.for_each_block([&](std::int64_t block) {
       kernels_.from_plain(shape, images + block * kImages * shape.elements(),
-                          batch_.images_of(block), blocks + block * block_size(v));
+                          batch_.images_in(block), blocks + block * block_size(v));
     });
   }
   void to_plain(Value v, const Element* blocks, Element* images) const {
     const ValueShape& shape = graph_.shape_of(v);
     batch_.for_each_block([&](std::int64_t block) {
-      kernels_.to_plain(shape, blocks + block * block_size(v), batch_.images_of(block),
+      kernels_.to_plain(shape, blocks + block * block_size(v), batch_.images_in(block),
                         images + block * kImages * shape.elements());
     });
   }
   /// Adds the result of `compute(block, to)` to the gradient of a value.
   template <class Compute>
-  void contribute(Value v, const Compute& compute) {
+  void add_gradient(Value v, const Compute& compute) {
     if (!needs_gradient(v)) return;
     const bool adds = has_gradient_[v];
     has_gradient_[v] = true;
@@ -336,7 +336,7 @@ class GraphExecutor {
       Element* const sum = gradient(v, block);
       Element* const to = adds ? gradients_.at(spare_offset_) + block * block_size(v) : sum;
       compute(block, to);
-      if (adds) kernels_.add(pixels_of(v, block), sum, to, false, sum);
+      if (adds) kernels_.add(pixel_range(v, block), sum, to, false, sum);
     });
   }
 
@@ -357,12 +357,12 @@ class GraphExecutor {
          values_.at(state.packed_forward), state.weights.bias, nullptr, node.relu, value(node.out)},
         next == nullptr ? nullptr : &statistics);
   }
-  /// `has_statistics`: the preceding convolution has accumulated them.
+  /// `has_statistics`: whether the preceding convolution has accumulated them.
   void normalize(State& state, bool has_statistics) {
     const GraphNode& node = state.node;
     BlockedBatchNorm<Element>& norm = *state.batch_norm;
-    if (!training_ || norm.tensors().uses_running_values) {
-      norm.use_running_values();
+    if (!training_ || norm.tensors().uses_running_stats) {
+      norm.use_running_stats();
     } else {
       if (!has_statistics) {
         norm.begin_statistics(batch_.blocks(), value(node.in));
@@ -392,7 +392,7 @@ class GraphExecutor {
     }
     const Value in = node.in;
     if (!needs_gradient(in)) return;
-    State* const norm = state.norm_before;
+    State* const norm = state.previous_norm;
     const RowListener sums{
         [&](std::int64_t parts) { norm->batch_norm->begin_gradients(parts); },
         [&](std::int64_t part, std::int64_t block, std::int64_t begin, std::int64_t end) {
@@ -409,16 +409,16 @@ class GraphExecutor {
   void add_bias_gradients(const State& state) {
     const GraphNode& node = state.node;
     const std::int64_t channels = graph_.shape_of(node.out).channels;
-    const std::int64_t of_block = round_up(channels, kDepth<Element>);
-    std::vector<double> sums(batch_.blocks() * of_block);  // [block][channel]
+    const std::int64_t padded_channels = round_up(channels, kDepth<Element>);
+    std::vector<double> sums(batch_.blocks() * padded_channels);  // [block][channel]
     batch_.for_each_block([&](std::int64_t block) {
-      kernels_.add_gradient_sums(pixels_of(node.out, block), gradient(node.out, block), nullptr,
-                                 nullptr, nullptr, kNoLimit, sums.data() + block * of_block);
+      kernels_.add_gradient_sums(pixel_range(node.out, block), gradient(node.out, block), nullptr,
+                                 nullptr, nullptr, kNoLimit, sums.data() + block * padded_channels);
     });
     for (std::int64_t c = 0; c < channels; ++c) {
       double sum = 0;
       for (std::int64_t block = 0; block < batch_.blocks(); ++block) {
-        sum += sums[block * of_block + c];
+        sum += sums[block * padded_channels + c];
       }
       round_to(static_cast<float>(sum), state.weights.bias_gradient[c]);
     }
@@ -446,7 +446,7 @@ class GraphExecutor {
     if (adds) {
       batch_.for_each_block([&](std::int64_t block) {
         Element* const sum = gradient(node.in, block);
-        kernels_.add(pixels_of(node.in, block),
+        kernels_.add(pixel_range(node.in, block),
                      gradients_.at(spare_offset_) + block * block_size(node.in), sum, false, sum);
       });
     }
@@ -461,17 +461,17 @@ class GraphExecutor {
   void compute_blocks(const State& state) {
     const GraphNode& node = state.node;
     batch_.for_each_block([&](std::int64_t block) {
-      const PixelRange range = pixels_of(node.in, block);
+      const PixelRange range = pixel_range(node.in, block);
       const Element* const in = value(node.in, block);
       Element* const out = value(node.out, block);
-      if (const auto* of = std::get_if<ActivationNode>(&node.kind)) {
-        kernels_.activate(range, of->activation, in, out);
+      if (const auto* layer = std::get_if<ActivationNode>(&node.kind)) {
+        kernels_.activate(range, layer->activation, in, out);
       } else if (std::holds_alternative<DropoutNode>(node.kind)) {
         drop(node, block, in, out);
       } else if (std::holds_alternative<FlattenNode>(node.kind)) {
         kernels_.flatten(graph_.shape_of(node.in), in, out);
       } else if (std::holds_alternative<MaxPoolNode>(node.kind)) {
-        kernels_.max_pool(state.pooling->forward(), in, node.relu, out, maxima(state, block));
+        kernels_.max_pool(state.pooling->forward(), in, node.relu, out, argmax(state, block));
       } else if (state.pooling) {
         kernels_.average_pool(state.pooling->forward(), in, out);
       } else {
@@ -482,18 +482,18 @@ class GraphExecutor {
   /// The backward pass of `compute_blocks`.
   void differentiate_blocks(const State& state) {
     const GraphNode& node = state.node;
-    contribute(node.in, [&](std::int64_t block, Element* to) {
-      const PixelRange range = pixels_of(node.out, block);
+    add_gradient(node.in, [&](std::int64_t block, Element* to) {
+      const PixelRange range = pixel_range(node.out, block);
       const Element* const dy = gradient(node.out, block);
-      if (const auto* of = std::get_if<ActivationNode>(&node.kind)) {
-        const Value from = of->activation.differentiates_output() ? node.out : node.in;
-        kernels_.activation_gradient(range, of->activation, dy, value(from, block), to);
+      if (const auto* layer = std::get_if<ActivationNode>(&node.kind)) {
+        const Value from = layer->activation.differentiates_output() ? node.out : node.in;
+        kernels_.activation_gradient(range, layer->activation, dy, value(from, block), to);
       } else if (std::holds_alternative<DropoutNode>(node.kind)) {
         drop(node, block, dy, to);
       } else if (std::holds_alternative<FlattenNode>(node.kind)) {
         kernels_.unflatten(graph_.shape_of(node.in), dy, to);
       } else if (std::holds_alternative<MaxPoolNode>(node.kind)) {
-        kernels_.max_pool_gradient(state.pooling->backward(), dy, maxima(state, block), to);
+        kernels_.max_pool_gradient(state.pooling->backward(), dy, argmax(state, block), to);
       } else if (state.pooling) {
         kernels_.average_pool_gradient(state.pooling->backward(), dy, to);
       } else {
@@ -504,28 +504,28 @@ class GraphExecutor {
   }
   /// Writes the gradient of a node before its ReLU, if any.
   void differentiate_relu(const GraphNode& node, std::int64_t block, Element* to) const {
-    kernels_.relu_gradient(pixels_of(node.out, block), gradient(node.out, block),
+    kernels_.relu_gradient(pixel_range(node.out, block), gradient(node.out, block),
                            node.relu ? value(node.out, block) : nullptr, to);
   }
   /// Adds the gradient of a sum to the gradient of its residual, if any.
   void add_to_residual(const GraphNode& node) {
-    contribute(node.residual,
-               [&](std::int64_t block, Element* to) { differentiate_relu(node, block, to); });
+    add_gradient(node.residual,
+                 [&](std::int64_t block, Element* to) { differentiate_relu(node, block, to); });
   }
   /// Dropout multiplies by the same factors in the forward and backward passes.
   void drop(const GraphNode& node, std::int64_t block, const Element* from, Element* to) const {
-    const PixelRange range = pixels_of(node.out, block);
+    const PixelRange range = pixel_range(node.out, block);
     if (!training_) return kernels_.relu_gradient(range, from, nullptr, to);  // copies
-    const auto& [number, p] = std::get<DropoutNode>(node.kind);
-    kernels_.drop(range, make_dropout(number, p, sample_seeds_ + block * kImages, range.images),
+    const auto& [index, p] = std::get<DropoutNode>(node.kind);
+    kernels_.drop(range, make_dropout(index, p, sample_seeds_ + block * kImages, range.images),
                   from, to);
   }
-  std::uint8_t* maxima(const State& state, std::int64_t block) const {
-    return maxima_.at(state.maxima) + block * block_size(state.node.out);
+  std::uint8_t* argmax(const State& state, std::int64_t block) const {
+    return argmax_.at(state.argmax) + block * block_size(state.node.out);
   }
-  PixelRange pixels_of(Value v, std::int64_t block) const {
+  PixelRange pixel_range(Value v, std::int64_t block) const {
     const ValueShape& shape = graph_.shape_of(v);
-    return {shape.pixels(), shape.channels, batch_.images_of(block)};
+    return {shape.pixels(), shape.channels, batch_.images_in(block)};
   }
 
   const LayerKernels<Element>& kernels_;
@@ -533,12 +533,12 @@ class GraphExecutor {
   Passes passes_;
   std::int64_t max_blocks_;
   BatchSize batch_{0};
-  std::size_t backward_reached_ = 0;  // node index
+  std::size_t backward_position_ = 0;  // node index
   bool training_ = false;
   const std::int64_t* sample_seeds_ = nullptr;
   std::vector<State> states_;
   Arena<Element> values_, gradients_;
-  Arena<std::uint8_t> maxima_;
+  Arena<std::uint8_t> argmax_;
   Arena<float> sums_;
   std::vector<std::size_t> value_offsets_, gradient_offsets_;
   std::size_t spare_offset_ = 0, scratch_offset_ = 0, sums_offset_ = 0;

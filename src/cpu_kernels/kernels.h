@@ -12,8 +12,8 @@ namespace mnist_train::cpu_kernels {
 
 using Bf16Bits = std::uint16_t;  // bit pattern of a bf16
 
-constexpr float value_of(float element) { return element; }
-constexpr float value_of(Bf16Bits element) {
+constexpr float to_float(float element) { return element; }
+constexpr float to_float(Bf16Bits element) {
   return __builtin_bit_cast(float, std::uint32_t{element} << 16U);
 }
 
@@ -112,16 +112,16 @@ struct DepthwiseTiles {
   const DepthwiseTile* tiles;
   std::int64_t count;
   std::int64_t out_step, in_step;
-  std::int64_t words_at_once;
+  std::int64_t words_per_pass;
 };
 
 inline constexpr std::int64_t kWinogradPositions = 16;  // per transformed tile
 
 /// Parameters of Winograd's algorithm for a convolution. Sizes are in floats.
 struct WinogradView {
-  std::int64_t at_once = 0;        // tiles of 2x2 outputs; 0: Winograd's algorithm is not used
-  std::int64_t top = 0, left = 0;  // padding
-  std::int64_t position_size = 0;  // distance between positions of a transformed tile
+  std::int64_t tiles_per_pass = 0;  // of 2x2 outputs; 0 if the algorithm is not used
+  std::int64_t top = 0, left = 0;   // padding
+  std::int64_t position_size = 0;   // distance between positions of a transformed tile
 
   std::int64_t tile_size() const { return kWinogradPositions * position_size; }
 };
@@ -140,7 +140,7 @@ struct GatherView {
   bool backward;
   std::int64_t panel_rows, panels;  // rows are output channels
   std::int64_t positions;           // inner dimension of a panel
-  bool by_amx;
+  bool uses_amx;
   const std::int32_t* row_begin;
   const Tap* rows;
   const std::int32_t* run_begin;
@@ -175,7 +175,7 @@ struct BatchOperands {
 /// weights, except for words that do not fill an AMX register.
 template <class Element>
 struct PackedPanels {
-  Element* at;
+  Element* data;
   std::int64_t begin, end;
   bool in_place;
 };
@@ -191,8 +191,8 @@ struct GatherPart {
 /// first factor is copied only for bf16.
 struct GradientBand {
   std::int64_t block_begin, block_end, row_begin, row_end;
-  bool replaces = false;  // first band: overwrites the sums instead of adding to them
-  bool writes = false;    // last band: writes the sums to the weight gradient
+  bool overwrites = false;  // first band: overwrites the sums instead of adding to them
+  bool writes = false;      // last band: writes the sums to the weight gradient
 
   std::int64_t in_begin = 0, in_rows = 0;  // input rows that the output rows need
   std::int64_t a_pixel = 0, a_block = 0;
@@ -212,25 +212,25 @@ struct GradientBand {
 
 inline constexpr std::int64_t kImageGradientRows = 4;  // rows of sums if vectors hold images
 
-/// Layout of the weight gradient, as sums [kernel row][output][column]. Column kx * column_run + c
-/// belongs to kernel column kx and channel c.
+/// Layout of the weight gradient, as sums [kernel row][output][column]. Column kx * column_stride +
+/// c belongs to kernel column kx and channel c.
 struct WeightGradientView {
   ConvolutionShape shape;
-  bool by_amx;
-  bool by_images;           // vectors of images instead of columns
-  bool merges_columns;      // vectors may span several kernel columns
-  std::int64_t column_run;  // columns per kernel column
-  std::int64_t columns;     // per row of sums
-  std::int64_t panel_rows;  // rows of sums computed at once
-  std::int64_t rows;        // rows of sums per kernel row
+  bool uses_amx;
+  bool image_lanes;            // lanes of sums are images instead of columns
+  bool merges_columns;         // vectors may span several kernel columns
+  std::int64_t column_stride;  // columns per kernel column
+  std::int64_t columns;        // per row of sums
+  std::int64_t panel_rows;     // rows of sums computed at once
+  std::int64_t rows;           // rows of sums per kernel row
 
   std::int64_t sums() const { return shape.kernel.height * rows * columns; }
-  float* sums_of(float* all, std::int64_t ky) const { return all + ky * rows * columns; }
+  float* row_sums(float* all, std::int64_t ky) const { return all + ky * rows * columns; }
   /// Rows of sums in a tile.
-  std::int64_t tile_rows() const { return by_amx ? 2 * panel_rows : panel_rows; }
-  std::int64_t tiles_of_row() const { return ceil_divide(rows, tile_rows()); }
+  std::int64_t tile_rows() const { return uses_amx ? 2 * panel_rows : panel_rows; }
+  std::int64_t tiles_per_row() const { return ceil_divide(rows, tile_rows()); }
   /// Number of tile rows, each of which belongs to one kernel row.
-  std::int64_t tile_count() const { return shape.kernel.height * tiles_of_row(); }
+  std::int64_t tile_count() const { return shape.kernel.height * tiles_per_row(); }
 };
 
 /// Operands of the weight gradient. Pointers refer to block 0.
@@ -323,7 +323,7 @@ struct NormalizeOperands {
   const float* mean;
   const float* scale;
   const float* bias;
-  const Element* residual;  // null: none
+  const Element* residual;  // or null
   bool relu;
   float limit;  // of the ReLU
   Element* y;
@@ -353,8 +353,8 @@ inline constexpr std::uint32_t kHashFactor1 = 0x7feb352d;
 inline constexpr std::uint32_t kHashFactor2 = 0x846ca68b;
 
 /// Returns the key of a dropout layer, which is XORed into the low keys of the images.
-constexpr std::uint32_t dropout_key(std::int64_t number) {
-  std::uint32_t bits = static_cast<std::uint32_t>(number) * kIndexFactor + 1;
+constexpr std::uint32_t dropout_key(std::int64_t layer) {
+  std::uint32_t bits = static_cast<std::uint32_t>(layer) * kIndexFactor + 1;
   bits = (bits ^ (bits >> 16)) * kHashFactor1;
   bits = (bits ^ (bits >> 15)) * kHashFactor2;
   return bits ^ (bits >> 16);
@@ -372,14 +372,14 @@ struct Dropout {
   float scale;  // for kept elements
 };
 
-/// Returns the parameters of dropout layer `number` with probability `p` for `count` samples with
+/// Returns the parameters of dropout layer `layer` with probability `p` for `count` samples with
 /// these seeds.
-inline Dropout make_dropout(std::int64_t number, double p, const std::int64_t* seeds,
+inline Dropout make_dropout(std::int64_t layer, double p, const std::int64_t* seeds,
                             std::int64_t count) {
   Dropout dropout{};
   for (std::int64_t i = 0; i < count; ++i) {
     const auto bits = static_cast<std::uint64_t>(seeds[i]);
-    dropout.low[i] = static_cast<std::uint32_t>(bits) ^ dropout_key(number);
+    dropout.low[i] = static_cast<std::uint32_t>(bits) ^ dropout_key(layer);
     dropout.high[i] = static_cast<std::uint32_t>(bits >> 32);
   }
   dropout.limit = dropout_limit(p);
@@ -429,11 +429,11 @@ struct LayerKernels {
   /// Applies dropout, forward or backward. The range must cover all pixels.
   void (*drop)(const PixelRange& range, const Dropout& dropout, const Element* x, Element* y);
 
-  /// Also stores each maximum's position in its window in `chosen`, one byte per element: 255 if
+  /// Also stores each maximum's position in its window in `argmax`, one byte per element: 255 if
   /// `relu` and no element is positive. As in PyTorch, ties go to the first element.
   void (*max_pool)(const PoolingView& view, const Element* x, bool relu, Element* y,
-                   std::uint8_t* chosen);
-  void (*max_pool_gradient)(const PoolingView& view, const Element* dy, const std::uint8_t* chosen,
+                   std::uint8_t* argmax);
+  void (*max_pool_gradient)(const PoolingView& view, const Element* dy, const std::uint8_t* argmax,
                             Element* dx);
   void (*average_pool)(const PoolingView& view, const Element* x, Element* y);
   void (*average_pool_gradient)(const PoolingView& view, const Element* dy, Element* dx);

@@ -33,7 +33,7 @@ template <int First, int Step, int Last, class Action>
 /// A vector of words converted to fp32: one vector per channel of a word.
 template <class Element>
 struct Values {
-  __m512 of[kDepth<Element>];
+  __m512 v[kDepth<Element>];
 };
 
 /// Applies a function of vectors to each channel.
@@ -42,7 +42,7 @@ template <class Element, class Function, class... Others>
                                                   const Values<Element>& values,
                                                   const Others&... others) {
   Values<Element> results;
-  for (int d = 0; d < kDepth<Element>; ++d) results.of[d] = function(values.of[d], others.of[d]...);
+  for (int d = 0; d < kDepth<Element>; ++d) results.v[d] = function(values.v[d], others.v[d]...);
   return results;
 }
 template <class Element>
@@ -59,9 +59,9 @@ template <class Element>
 }
 /// Broadcasts the per-channel constants of a word.
 template <class Element>
-[[gnu::always_inline]] inline Values<Element> broadcast(const float* of_channels) {
+[[gnu::always_inline]] inline Values<Element> broadcast(const float* constants) {
   Values<Element> values;
-  for (int d = 0; d < kDepth<Element>; ++d) values.of[d] = _mm512_set1_ps(of_channels[d]);
+  for (int d = 0; d < kDepth<Element>; ++d) values.v[d] = _mm512_set1_ps(constants[d]);
   return values;
 }
 
@@ -73,7 +73,7 @@ inline Values<Bf16Bits> load_words(const Bf16Bits* from) {
            _mm512_castsi512_ps(_mm512_and_si512(pairs, upper))}};
 }
 inline void store_words(float* to, const Values<float>& values) {
-  _mm512_storeu_ps(to, values.of[0]);
+  _mm512_storeu_ps(to, values.v[0]);
 }
 inline void store_rounded(float* to, __mmask16 mask, __m512 values) {
   _mm512_mask_storeu_ps(to, mask, values);
@@ -82,7 +82,7 @@ inline void store_words(Bf16Bits* to, const Values<Bf16Bits>& values) {
   alignas(64) static constexpr Bf16Bits kOrder[] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                     21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                                     11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512bh both = _mm512_cvtne2ps_pbh(values.of[1], values.of[0]);
+  const __m512bh both = _mm512_cvtne2ps_pbh(values.v[1], values.v[0]);
   _mm512_storeu_si512(
       to, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), reinterpret_cast<__m512i>(both)));
 }
@@ -161,7 +161,7 @@ struct Factors {
   std::int64_t b_step;
 };
 
-inline constexpr std::int64_t kAhead = 24;  // prefetch distance in words
+inline constexpr std::int64_t kPrefetchDistance = 24;  // in words
 
 /// M rows of V vectors of sums.
 template <int M, int V>
@@ -171,7 +171,7 @@ struct RegisterSums {
 #pragma GCC unroll 14
     for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) action(m, v, of[m][v]);
+      for (int v = 0; v < V; ++v) action(m, v, rows[m][v]);
     }
   }
   // Load or store sums whose rows are `step` floats apart.
@@ -193,18 +193,18 @@ struct RegisterSums {
       for (int v = 0; v < V; ++v) {
         const Element* const from = f.b + v * kVectorSize<Element>;
         b[v] = factors(from);
-        __builtin_prefetch(from + kAhead * f.b_step);
+        __builtin_prefetch(from + kPrefetchDistance * f.b_step);
       }
 #pragma GCC unroll 14
       for (int m = 0; m < M; ++m) {
         const Vector a = factor(f.a + m * f.a_row);
 #pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) of[m][v] = add_products(of[m][v], a, b[v]);
+        for (int v = 0; v < V; ++v) rows[m][v] = add_products(rows[m][v], a, b[v]);
       }
     }
   }
 
-  __m512 of[M][V];
+  __m512 rows[M][V];
 };
 
 /// Destination and epilogue for consecutive rows of panels.
@@ -217,10 +217,10 @@ struct Results {
 
   /// Stores the sums of the word that starts at `row`.
   [[gnu::always_inline]] void store(std::int64_t row, int vector, Values<Element> sums) const {
-    const std::int64_t at = row * kImages + vector * kVectorSize<Element>;
-    if (addend != nullptr) sums = sums + load_words(addend + at);
+    const std::int64_t offset = row * kImages + vector * kVectorSize<Element>;
+    if (addend != nullptr) sums = sums + load_words(addend + offset);
     if (relu) sums = map([](__m512 x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }, sums);
-    store_words(out + at, sums);
+    store_words(out + offset, sums);
   }
 };
 
@@ -302,12 +302,12 @@ class Registers {
       std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
       std::uint16_t row_bytes[16] = {};
       std::uint8_t rows[16] = {};
-    } to;
+    } config;
     for (int i = 0; i < 8; ++i) {
-      to.row_bytes[i] = 64;
-      to.rows[i] = 16;
+      config.row_bytes[i] = 64;
+      config.rows[i] = 16;
     }
-    asm volatile("ldtilecfg (%0)" : : "r"(&to) : "memory");
+    asm volatile("ldtilecfg (%0)" : : "r"(&config) : "memory");
   }
   ~Registers() { asm volatile("tilerelease" : : : "memory"); }
   Registers(const Registers&) = delete;

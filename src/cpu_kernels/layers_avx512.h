@@ -11,13 +11,13 @@ namespace mnist_train::cpu_kernels::avx512 {
 
 /// Position of a vector of words in a range: offset, first channel, pixel, half of the images
 /// (`v`), and the mask of images that are not padding.
-struct Place {
+struct Position {
   std::int64_t offset, channel, pixel;
   int v;
-  __mmask16 images;
+  __mmask16 mask;  // excludes padding images
 };
 
-/// Calls `action(place)` for all vectors of a range.
+/// Calls `action(position)` for all vectors of a range.
 template <class Element, class Action>
 [[gnu::always_inline]] inline void for_each_vector(const PixelRange& range, const Action& action) {
   const std::int64_t count = words<Element>(range.channels);
@@ -26,7 +26,7 @@ template <class Element, class Action>
   for (std::int64_t pixel = 0; pixel < range.pixels; ++pixel) {
     for (std::int64_t word = 0; word < count; ++word) {
       for (int v = 0; v < kVectors; ++v, offset += kVectorSize<Element>) {
-        action(Place{offset, word * kDepth<Element>, pixel, v, masks[v]});
+        action(Position{offset, word * kDepth<Element>, pixel, v, masks[v]});
       }
     }
   }
@@ -48,8 +48,8 @@ void sum_words(const PixelRange& range, std::int64_t pixel, std::int64_t channel
     for (int w = 0; w < W; ++w) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
-        add(Place{offset + (w * kVectors + v) * kVectorSize<Element>, channel + w * kDepth<Element>,
-                  pixel, v, masks[v]},
+        add(Position{offset + (w * kVectors + v) * kVectorSize<Element>,
+                     channel + w * kDepth<Element>, pixel, v, masks[v]},
             lanes[w]);
       }
     }
@@ -58,13 +58,13 @@ void sum_words(const PixelRange& range, std::int64_t pixel, std::int64_t channel
     for (int d = 0; d < kDepth<Element>; ++d) {
       for (int i = 0; i < Count; ++i) {
         sums[i * padded + channel + w * kDepth<Element> + d] +=
-            static_cast<double>(_mm512_reduce_add_ps(lanes[w][i].of[d]));
+            static_cast<double>(_mm512_reduce_add_ps(lanes[w][i].v[d]));
       }
     }
   }
 }
 
-/// Adds `Count` sums per channel; `add(place, sums)` accumulates one vector of words.
+/// Adds `Count` sums per channel; `add(position, sums)` accumulates one vector of words.
 template <class Element, int Count, class Add>
 void sum_channels(const PixelRange& range, const Add& add, double* sums) {
   constexpr int kWords = 4;
@@ -90,9 +90,8 @@ template <class Element>
 
 template <class Element>
 void add_statistics(const PixelRange& range, const Element* x, const float* shift, double* sums) {
-  const auto add = [&](const Place& at, Values<Element>* to) __attribute__((always_inline)) {
-    const Values<Element> centred =
-        centre(load_words(x + at.offset), shift + at.channel, at.images);
+  const auto add = [&](const Position& p, Values<Element>* to) __attribute__((always_inline)) {
+    const Values<Element> centred = centre(load_words(x + p.offset), shift + p.channel, p.mask);
     to[0] = to[0] + centred;
     to[1] = multiply_add(centred, centred, to[1]);
   };
@@ -104,21 +103,21 @@ void normalize(const PixelRange& range, const NormalizeOperands<Element>& operan
   const NormalizeOperands<Element> o = operands;
   const __m512 limit = _mm512_set1_ps(o.limit);
   for_each_vector<Element>(
-      range, [&](const Place& at) __attribute__((always_inline)) {
-        Values<Element> y = multiply_add(centre(load_words(o.x + at.offset), o.mean + at.channel),
-                                         broadcast<Element>(o.scale + at.channel),
-                                         broadcast<Element>(o.bias + at.channel));
-        if (o.residual != nullptr) y = y + load_words(o.residual + at.offset);
+      range, [&](const Position& p) __attribute__((always_inline)) {
+        Values<Element> y = multiply_add(centre(load_words(o.x + p.offset), o.mean + p.channel),
+                                         broadcast<Element>(o.scale + p.channel),
+                                         broadcast<Element>(o.bias + p.channel));
+        if (o.residual != nullptr) y = y + load_words(o.residual + p.offset);
         const auto clamp = [&](__m512 a) {
           return _mm512_min_ps(limit, _mm512_max_ps(_mm512_setzero_ps(), a));
         };
         if (o.relu) y = map(clamp, y);
-        store_words(o.y + at.offset, y);
+        store_words(o.y + p.offset, y);
       });
 }
 
 /// Returns the mask's lanes in which 0 < y < limit or y is NaN.
-inline __mmask16 inside(__mmask16 mask, __m512 y, float limit) {
+inline __mmask16 relu_mask(__mmask16 mask, __m512 y, float limit) {
   const __mmask16 positive = _mm512_mask_cmp_ps_mask(mask, y, _mm512_setzero_ps(), _CMP_NLE_UQ);
   return _mm512_mask_cmp_ps_mask(positive, y, _mm512_set1_ps(limit), _CMP_NGE_UQ);
 }
@@ -126,28 +125,28 @@ inline __mmask16 inside(__mmask16 mask, __m512 y, float limit) {
 /// Loads a gradient, with zeros for padding images and, unless y is null, outside of 0 < y < limit.
 template <class Element>
 [[gnu::always_inline]] inline Values<Element> load_gradient(const Element* dy, const Element* y,
-                                                            const Place& at,
+                                                            const Position& p,
                                                             float limit = kNoLimit) {
-  const Values<Element> g = load_words(dy + at.offset);
-  if (y == nullptr) return map([&](__m512 a) { return _mm512_maskz_mov_ps(at.images, a); }, g);
+  const Values<Element> g = load_words(dy + p.offset);
+  if (y == nullptr) return map([&](__m512 a) { return _mm512_maskz_mov_ps(p.mask, a); }, g);
   return map(
-      [&](__m512 a, __m512 b) { return _mm512_maskz_mov_ps(inside(at.images, b, limit), a); }, g,
-      load_words(y + at.offset));
+      [&](__m512 a, __m512 b) { return _mm512_maskz_mov_ps(relu_mask(p.mask, b, limit), a); }, g,
+      load_words(y + p.offset));
 }
 
 template <class Element>
 void add_gradient_sums(const PixelRange& range, const Element* dy, const Element* y,
                        const Element* x, const float* mean, float limit, double* sums) {
   if (x == nullptr) {
-    const auto add = [&](const Place& at, Values<Element>* to) __attribute__((always_inline)) {
-      to[0] = to[0] + load_gradient(dy, y, at, limit);
+    const auto add = [&](const Position& p, Values<Element>* to) __attribute__((always_inline)) {
+      to[0] = to[0] + load_gradient(dy, y, p, limit);
     };
     return sum_channels<Element, 1>(range, add, sums);
   }
-  const auto add = [&](const Place& at, Values<Element>* to) __attribute__((always_inline)) {
-    const Values<Element> g = load_gradient(dy, y, at, limit);
+  const auto add = [&](const Position& p, Values<Element>* to) __attribute__((always_inline)) {
+    const Values<Element> g = load_gradient(dy, y, p, limit);
     to[0] = to[0] + g;
-    to[1] = multiply_add(g, centre(load_words(x + at.offset), mean + at.channel, at.images), to[1]);
+    to[1] = multiply_add(g, centre(load_words(x + p.offset), mean + p.channel, p.mask), to[1]);
   };
   sum_channels<Element, 2>(range, add, sums);
 }
@@ -157,34 +156,34 @@ void normalize_gradient(const PixelRange& range,
                         const NormalizeGradientOperands<Element>& operands) {
   const NormalizeGradientOperands<Element> o = operands;
   for_each_vector<Element>(
-      range, [&](const Place& at) __attribute__((always_inline)) {
-        const Values<Element> g = load_gradient(o.dy, o.y, at, o.limit);
+      range, [&](const Position& p) __attribute__((always_inline)) {
+        const Values<Element> g = load_gradient(o.dy, o.y, p, o.limit);
         const Values<Element> rest = multiply_add(
-            centre(load_words(o.x + at.offset), o.mean + at.channel),
-            broadcast<Element>(o.slope + at.channel), broadcast<Element>(o.offset + at.channel));
+            centre(load_words(o.x + p.offset), o.mean + p.channel),
+            broadcast<Element>(o.slope + p.channel), broadcast<Element>(o.offset + p.channel));
         const auto add = [&](__m512 a, __m512 scale, __m512 b) {
-          return _mm512_maskz_fmadd_ps(at.images, a, scale, b);
+          return _mm512_maskz_fmadd_ps(p.mask, a, scale, b);
         };
-        if (o.residual != nullptr) store_words(o.residual + at.offset, g);
-        store_words(o.dx + at.offset, map(add, g, broadcast<Element>(o.scale + at.channel), rest));
+        if (o.residual != nullptr) store_words(o.residual + p.offset, g);
+        store_words(o.dx + p.offset, map(add, g, broadcast<Element>(o.scale + p.channel), rest));
       });
 }
 
 template <class Element>
 void add(const PixelRange& range, const Element* a, const Element* b, bool relu, Element* y) {
   for_each_vector<Element>(
-      range, [&](const Place& at) __attribute__((always_inline)) {
-        Values<Element> sum = load_words(a + at.offset) + load_words(b + at.offset);
+      range, [&](const Position& p) __attribute__((always_inline)) {
+        Values<Element> sum = load_words(a + p.offset) + load_words(b + p.offset);
         if (relu) sum = map([](__m512 x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }, sum);
-        store_words(y + at.offset, sum);
+        store_words(y + p.offset, sum);
       });
 }
 
 template <class Element>
 void relu_gradient(const PixelRange& range, const Element* dy, const Element* y, Element* dx) {
   for_each_vector<Element>(
-      range, [&](const Place& at) __attribute__((always_inline)) {
-        store_words(dx + at.offset, load_gradient(dy, y, at));
+      range, [&](const Position& p) __attribute__((always_inline)) {
+        store_words(dx + p.offset, load_gradient(dy, y, p));
       });
 }
 
@@ -202,19 +201,19 @@ void drop(const PixelRange& range, const Dropout& dropout, const Element* x, Ele
   const __mmask16 all = dropout.limit >> 32 != 0 ? 0 : 0xffff;
   const __m512 scale = _mm512_set1_ps(dropout.scale);
   for_each_vector<Element>(
-      range, [&](const Place& at) __attribute__((always_inline)) {
-        Values<Element> values = load_words(x + at.offset);
+      range, [&](const Position& p) __attribute__((always_inline)) {
+        Values<Element> values = load_words(x + p.offset);
         for (int d = 0; d < kDepth<Element>; ++d) {
-          const std::int64_t index = (at.channel + d) * range.pixels + at.pixel;
+          const std::int64_t index = (p.channel + d) * range.pixels + p.pixel;
           const auto key = static_cast<int>(static_cast<std::uint32_t>(index) * kIndexFactor);
           const __m512i bits = _mm512_add_epi32(_mm512_set1_epi32(key),
-                                                _mm512_loadu_si512(dropout.low + at.v * kLanes));
+                                                _mm512_loadu_si512(dropout.low + p.v * kLanes));
           const __m512i hashed =
-              _mm512_xor_si512(hash(bits), _mm512_loadu_si512(dropout.high + at.v * kLanes));
-          values.of[d] = _mm512_maskz_mul_ps(_mm512_mask_cmpge_epu32_mask(all, hashed, limit),
-                                             values.of[d], scale);
+              _mm512_xor_si512(hash(bits), _mm512_loadu_si512(dropout.high + p.v * kLanes));
+          values.v[d] = _mm512_maskz_mul_ps(_mm512_mask_cmpge_epu32_mask(all, hashed, limit),
+                                            values.v[d], scale);
         }
-        store_words(y + at.offset, values);
+        store_words(y + p.offset, values);
       });
 }
 
@@ -227,57 +226,57 @@ template <class Element, class Action>
   for (std::int64_t pixel = 0; pixel < v.pixels; ++pixel) {
     const WindowTap* const taps = v.taps + v.begin[pixel];
     const WindowTap* const end = v.taps + v.begin[pixel + 1];
-    for (std::int64_t at = 0; at < v.pixel_size; at += kVectorSize<Element>) {
-      action(pixel * v.pixel_size + at, at, taps, end);
+    for (std::int64_t offset = 0; offset < v.pixel_size; offset += kVectorSize<Element>) {
+      action(pixel * v.pixel_size + offset, offset, taps, end);
     }
   }
 }
 
 template <class Element>
 void max_pool(const PoolingView& view, const Element* x, bool relu, Element* y,
-              std::uint8_t* chosen) {
+              std::uint8_t* argmax) {
   const __m512 lowest = relu ? _mm512_setzero_ps() : _mm512_set1_ps(-__builtin_inff());
-  const auto choose = [&](std::int64_t out, std::int64_t at, const WindowTap* tap,
+  const auto choose = [&](std::int64_t out, std::int64_t offset, const WindowTap* tap,
                           const WindowTap* end) __attribute__((always_inline)) {
-    Values<Element> most;
+    Values<Element> max;
     __m512i best[kDepth<Element>];
     for (int d = 0; d < kDepth<Element>; ++d) {
-      most.of[d] = lowest;
+      max.v[d] = lowest;
       best[d] = _mm512_set1_epi32(relu ? 255 : 0);
     }
     for (; tap < end; ++tap) {
-      const Values<Element> values = load_words(x + tap->offset + at);
+      const Values<Element> values = load_words(x + tap->offset + offset);
       for (int d = 0; d < kDepth<Element>; ++d) {
         // A NaN counts as the maximum.
-        const __mmask16 above = _mm512_cmp_ps_mask(values.of[d], most.of[d], _CMP_NLE_UQ) &
-                                _mm512_cmp_ps_mask(most.of[d], most.of[d], _CMP_ORD_Q);
-        most.of[d] = _mm512_mask_mov_ps(most.of[d], above, values.of[d]);
+        const __mmask16 above = _mm512_cmp_ps_mask(values.v[d], max.v[d], _CMP_NLE_UQ) &
+                                _mm512_cmp_ps_mask(max.v[d], max.v[d], _CMP_ORD_Q);
+        max.v[d] = _mm512_mask_mov_ps(max.v[d], above, values.v[d]);
         best[d] = _mm512_mask_set1_epi32(best[d], above, tap->position);
       }
     }
-    store_words(y + out, most);
+    store_words(y + out, max);
     for (int d = 0; d < kDepth<Element>; ++d) {
-      _mm512_mask_cvtepi32_storeu_epi8(chosen + out + d * kLanes, 0xffff, best[d]);
+      _mm512_mask_cvtepi32_storeu_epi8(argmax + out + d * kLanes, 0xffff, best[d]);
     }
   };
   for_each_window<Element>(view, choose);
 }
 
 template <class Element>
-void max_pool_gradient(const PoolingView& view, const Element* dy, const std::uint8_t* chosen,
+void max_pool_gradient(const PoolingView& view, const Element* dy, const std::uint8_t* argmax,
                        Element* dx) {
-  const auto sum = [&](std::int64_t in, std::int64_t at, const WindowTap* tap, const WindowTap* end)
-      __attribute__((always_inline)) {
+  const auto sum = [&](std::int64_t in, std::int64_t offset, const WindowTap* tap,
+                       const WindowTap* end) __attribute__((always_inline)) {
     Values<Element> sums = {};
     for (; tap < end; ++tap) {
-      const std::int64_t from = tap->offset + at;
+      const std::int64_t from = tap->offset + offset;
       const Values<Element> g = load_words(dy + from);
       for (int d = 0; d < kDepth<Element>; ++d) {
         const __m128i positions =
-            _mm_loadu_si128(reinterpret_cast<const __m128i*>(chosen + from + d * kLanes));
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(argmax + from + d * kLanes));
         const __mmask16 mask =
             _mm_cmpeq_epi8_mask(positions, _mm_set1_epi8(static_cast<char>(tap->position)));
-        sums.of[d] = _mm512_mask_add_ps(sums.of[d], mask, sums.of[d], g.of[d]);
+        sums.v[d] = _mm512_mask_add_ps(sums.v[d], mask, sums.v[d], g.v[d]);
       }
     }
     store_words(dx + in, sums);
@@ -287,12 +286,12 @@ void max_pool_gradient(const PoolingView& view, const Element* dy, const std::ui
 
 template <class Element>
 void average_pool(const PoolingView& view, const Element* x, Element* y) {
-  const auto sum = [&](std::int64_t out, std::int64_t at, const WindowTap* tap,
+  const auto sum = [&](std::int64_t out, std::int64_t offset, const WindowTap* tap,
                        const WindowTap* end) __attribute__((always_inline)) {
     const float scale = tap < end ? tap->scale : 0;
     Values<Element> sums = {};
-    for (; tap < end; ++tap) sums = sums + load_words(x + tap->offset + at);
-    for (__m512& value : sums.of) value = value * scale;
+    for (; tap < end; ++tap) sums = sums + load_words(x + tap->offset + offset);
+    for (__m512& value : sums.v) value = value * scale;
     store_words(y + out, sums);
   };
   for_each_window<Element>(view, sum);
@@ -300,14 +299,14 @@ void average_pool(const PoolingView& view, const Element* x, Element* y) {
 
 template <class Element>
 void average_pool_gradient(const PoolingView& view, const Element* dy, Element* dx) {
-  const auto sum = [&](std::int64_t in, std::int64_t at, const WindowTap* tap, const WindowTap* end)
-      __attribute__((always_inline)) {
+  const auto sum = [&](std::int64_t in, std::int64_t offset, const WindowTap* tap,
+                       const WindowTap* end) __attribute__((always_inline)) {
     Values<Element> sums = {};
     for (; tap < end; ++tap) {
       const __m512 scale = _mm512_set1_ps(tap->scale);
-      const Values<Element> g = load_words(dy + tap->offset + at);
+      const Values<Element> g = load_words(dy + tap->offset + offset);
       for (int d = 0; d < kDepth<Element>; ++d) {
-        sums.of[d] = _mm512_fmadd_ps(g.of[d], scale, sums.of[d]);
+        sums.v[d] = _mm512_fmadd_ps(g.v[d], scale, sums.v[d]);
       }
     }
     store_words(dx + in, sums);
@@ -330,14 +329,14 @@ void for_each_run(const ValueShape& shape, const Action& action) {
   const bool is_gray = shape.channels == 1;
   const std::int64_t rows = is_gray ? 1 : shape.pixels();
   const std::int64_t elements = is_gray ? shape.pixels() : shape.channels;
-  const std::int64_t of_run = is_gray ? kLanes : kLanes * kDepth<Element>;
+  const std::int64_t run_size = is_gray ? kLanes : kLanes * kDepth<Element>;
   for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t at = 0; at < elements; at += of_run) {
-      const std::int64_t count = smaller(of_run, elements - at);
+    for (std::int64_t begin = 0; begin < elements; begin += run_size) {
+      const std::int64_t count = smaller(run_size, elements - begin);
       action(PlainRun{
-          row * elements + at,
-          row * shape.pixel_size<Element>() + at * (is_gray ? kWordSize<Element> : kImages), count,
-          is_gray ? count : words<Element>(count)});
+          row * elements + begin,
+          row * shape.pixel_size<Element>() + begin * (is_gray ? kWordSize<Element> : kImages),
+          count, is_gray ? count : words<Element>(count)});
     }
   }
 }
@@ -397,21 +396,21 @@ inline void copy_channel(const Bf16Bits* from, std::int64_t from_channel, Bf16Bi
   }
 }
 
-/// Reorders images like PyTorch's flatten or, with `Back`, does the inverse. In a flattened vector,
-/// a channel of a pixel has the index `channel * pixels + pixel`. Writes are sequential.
-template <class Element, bool Back>
+/// Reorders images like PyTorch's flatten or, with `Inverse`, does the inverse. In a flattened
+/// vector, a channel of a pixel has the index `channel * pixels + pixel`. Writes are sequential.
+template <class Element, bool Inverse>
 void reorder(const ValueShape& shape, const Element* from, Element* to) {
   constexpr std::int64_t kD = kDepth<Element>;
   const std::int64_t pixels = shape.pixels();
-  for (std::int64_t i = 0; i < (Back ? pixels : shape.channels); ++i) {
-    for (std::int64_t j = 0; j < (Back ? shape.channels : pixels); ++j) {
-      const std::int64_t channel = Back ? j : i;
-      const std::int64_t pixel = Back ? i : j;
+  for (std::int64_t i = 0; i < (Inverse ? pixels : shape.channels); ++i) {
+    for (std::int64_t j = 0; j < (Inverse ? shape.channels : pixels); ++j) {
+      const std::int64_t channel = Inverse ? j : i;
+      const std::int64_t pixel = Inverse ? i : j;
       const std::int64_t index = channel * pixels + pixel;
       const std::int64_t vector = index / kD * kWordSize<Element>;
       const std::int64_t image =
           (pixel * words<Element>(shape.channels) + channel / kD) * kWordSize<Element>;
-      if constexpr (Back) {
+      if constexpr (Inverse) {
         copy_channel(from + vector, index % kD, to + image, channel % kD);
       } else {
         copy_channel(from + image, channel % kD, to + vector, index % kD);

@@ -18,9 +18,9 @@ struct PairSplitter {
   __m512i even, odd;
 
   PairSplitter() {
-    const __m512i counts = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i indices = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     // The indices 4i and 4i + 2 in the halves of word i select the first channel of two images.
-    const __m512i first = _mm512_slli_epi32(counts, 2);
+    const __m512i first = _mm512_slli_epi32(indices, 2);
     even = _mm512_or_si512(first,
                            _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(2)), 16));
     odd = _mm512_add_epi16(even, _mm512_set1_epi16(1));
@@ -66,19 +66,19 @@ void transpose_row(const ConvolutionShape& s, const GradientBand& band, const El
       const std::int64_t count = smaller(kLanes, channels - channel);
       for (int half = 0; half < kImageWords<Element> / kLanes; ++half) {
         Block block = {};
-        const Element* const at_channel = from + channel * kImages;
+        const Element* const channels_begin = from + channel * kImages;
         for (std::int64_t i = 0; i < count; i += kDepth<Element>) {
           if constexpr (kDepth<Element> == 2) {
-            splitter.split(at_channel + i * kImages, block[i], block[i + 1]);
+            splitter.split(channels_begin + i * kImages, block[i], block[i + 1]);
           } else {
-            block[i] = _mm512_loadu_si512(at_channel + i * kImages + half * kLanes);
+            block[i] = _mm512_loadu_si512(channels_begin + i * kImages + half * kLanes);
           }
         }
         transpose(block);
-        Element* const at = to + (band.left + x) * band.b_pixel + channel * kDepth<Element> +
-                            half * kLanes * band.b_word;
+        Element* const dest = to + (band.left + x) * band.b_pixel + channel * kDepth<Element> +
+                              half * kLanes * band.b_word;
         for (int i = 0; i < kLanes; ++i) {
-          _mm512_mask_storeu_epi32(at + i * band.b_word, first_lanes(count), block[i]);
+          _mm512_mask_storeu_epi32(dest + i * band.b_word, first_lanes(count), block[i]);
         }
       }
     }
@@ -105,7 +105,7 @@ void rearrange(const Band<Element>& band, std::int64_t begin, std::int64_t end) 
     if (row < part.in_rows) {
       const std::int64_t y = (part.block_begin + block) * s.in.height + part.in_begin + row;
       Element* const to = operands.scratch + part.b_begin + block * part.b_block + row * part.b_row;
-      const auto copy = view.by_images ? &copy_row<Element> : &transpose_row<Element>;
+      const auto copy = view.image_lanes ? &copy_row<Element> : &transpose_row<Element>;
       copy(s, part, operands.in + y * in_row, to);
     } else if constexpr (kDepth<Element> == 2) {  // splits pairs of channels
       const std::int64_t y = row - part.in_rows;
@@ -141,38 +141,38 @@ struct GradientTile {
 
   std::int64_t sums_step() const { return band.view.columns; }
   float* sums() const {
-    return band.view.sums_of(band.operands.sums, ky) + row * sums_step() + column;
+    return band.view.row_sums(band.operands.sums, ky) + row * sums_step() + column;
   }
   /// Writes `height` rows of `count` sums to the weight gradient.
   void write(const float* sums, std::int64_t height, std::int64_t count) const {
     const WeightGradientView& view = band.view;
     const std::int64_t channels = view.shape.in.channels;
-    const std::int64_t of_output = view.shape.kernel.height * view.shape.kernel.width * channels;
+    const std::int64_t output_size = view.shape.kernel.height * view.shape.kernel.width * channels;
     const std::int64_t valid_rows = smaller(height, view.shape.out.channels - row);
-    std::int64_t kx = column / view.column_run;
-    std::int64_t channel = column % view.column_run;
+    std::int64_t kx = column / view.column_stride;
+    std::int64_t channel = column % view.column_stride;
     for (std::int64_t i = 0; i < count && kx < view.shape.kernel.width; ++kx, channel = 0) {
-      const std::int64_t here = smaller(count - i, view.column_run - channel);
-      Element* const to = band.operands.weight_gradient + row * of_output +
+      const std::int64_t run = smaller(count - i, view.column_stride - channel);
+      Element* const to = band.operands.weight_gradient + row * output_size +
                           (ky * view.shape.kernel.width + kx) * channels + channel;
-      const std::int64_t valid = smaller(here, channels - channel);
+      const std::int64_t valid = smaller(run, channels - channel);
       for (std::int64_t c = 0; c < valid; c += kLanes) {
         const __mmask16 mask = first_lanes(valid - c);
         for (std::int64_t m = 0; m < valid_rows; ++m) {
-          Element* const at = to + m * of_output + c;
-          store_rounded(at, mask, _mm512_loadu_ps(sums + m * count + i + c));
-          __builtin_prefetch(at + 2 * kLanes, 1);  // for the next tile
+          Element* const dest = to + m * output_size + c;
+          store_rounded(dest, mask, _mm512_loadu_ps(sums + m * count + i + c));
+          __builtin_prefetch(dest + 2 * kLanes, 1);  // for the next tile
         }
       }
-      i += here;
+      i += run;
     }
   }
 };
 
 /// Words of images to sum over, without those of padding images only.
 struct PixelWords {
-  std::int64_t of_others;
-  std::int64_t of_last;  // for the last pixel
+  std::int64_t others;
+  std::int64_t last;  // for the last pixel
 };
 
 /// AMX sums of A x 16 outputs and B x 16 columns. They remain in registers for a whole band.
@@ -180,7 +180,7 @@ template <class Element, int A, int B>
 class AmxGradient {
  public:
   explicit AmxGradient(const GradientTile<Element>& tile) : tile_(tile) {
-    if (tile.band.part.replaces) {
+    if (tile.band.part.overwrites) {
       Sums::set_to_zero();
     } else {
       Sums::load_sums(tile.sums(), tile.sums_step());
@@ -223,7 +223,7 @@ class RegisterGradient {
       for (std::int64_t i = smaller(count, kPixels); i > 0; --i, a += a_step, b += b_step) {
         const bool is_last = i == 1 && count <= kPixels;
         sums.add(Factors<Element>{a, kImages, kDepth<Element>, b, b_word},
-                 is_last ? words.of_last : words.of_others);
+                 is_last ? words.last : words.others);
       }
       add(sums);
       count -= kPixels;
@@ -231,14 +231,14 @@ class RegisterGradient {
   }
   void finish() {
     float* const total = tile_.sums();
-    if (!tile_.band.part.replaces) {
+    if (!tile_.band.part.overwrites) {
       RegisterSums<M, V> sums;
       sums.load(total, tile_.sums_step());
       add(sums);
     }
-    if (tile_.band.part.writes) return tile_.write(of_band_, M, kWidth);
+    if (tile_.band.part.writes) return tile_.write(band_sums_, M, kWidth);
     RegisterSums<M, V> sums;
-    sums.load(of_band_, kWidth);
+    sums.load(band_sums_, kWidth);
     sums.store(total, tile_.sums_step());
   }
 
@@ -248,13 +248,13 @@ class RegisterGradient {
 
   void add(RegisterSums<M, V>& sums) {
     sums.for_each([&](int m, int v, __m512& sum) {
-      float* const at = of_band_ + m * kWidth + v * kLanes;
-      _mm512_storeu_ps(at, _mm512_loadu_ps(at) + sum);
+      float* const dest = band_sums_ + m * kWidth + v * kLanes;
+      _mm512_storeu_ps(dest, _mm512_loadu_ps(dest) + sum);
     });
   }
 
   const GradientTile<Element>& tile_;
-  alignas(64) float of_band_[M * kWidth] = {};
+  alignas(64) float band_sums_[M * kWidth] = {};
 };
 
 /// Sums of 4 outputs and up to 16 columns in vectors of images. Registers accumulate a row of
@@ -267,7 +267,7 @@ class ImageGradient {
   void add(const float* a, std::int64_t a_step, const float* b, std::int64_t b_step,
            std::int64_t /*b_word*/, std::int64_t count, PixelWords /*words*/) {
     const WeightGradientView& view = tile_.band.view;
-    const std::int64_t columns = view.shape.kernel.width * view.column_run;
+    const std::int64_t columns = view.shape.kernel.width * view.column_stride;
     for (std::int64_t column = 0; column < columns; column += kMax) {
       with_constant<1, 1, kMax>(smaller(kMax, columns - column), [&]<int Columns>() {
         add_columns<Columns>(a, a_step, b + column * kImages, b_step, count, column);
@@ -279,12 +279,12 @@ class ImageGradient {
     alignas(64) float sums[kRows * kLanes];
     for (std::int64_t m = 0; m < kRows; ++m) {
       Block columns;
-      for (std::int64_t i = 0; i < kLanes; ++i) columns[i] = _mm512_castps_si512(of_band_[m][i]);
+      for (std::int64_t i = 0; i < kLanes; ++i) columns[i] = _mm512_castps_si512(band_sums_[m][i]);
       transpose(columns);
       __m512 sum = _mm512_setzero_ps();
       for (const __m512i& image : columns) sum = sum + _mm512_castsi512_ps(image);
       float* const total = tile_.sums() + m * tile_.sums_step();
-      if (!part.replaces) sum = sum + _mm512_loadu_ps(total);
+      if (!part.overwrites) sum = sum + _mm512_loadu_ps(total);
       _mm512_storeu_ps(part.writes ? sums + m * kLanes : total, sum);
     }
     if (part.writes) tile_.write(sums, kRows, kLanes);
@@ -301,30 +301,30 @@ class ImageGradient {
     for (; count > 0; --count, a += a_step, b += b_step) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
-        __m512 of_column[Columns];
+        __m512 b_columns[Columns];
 #pragma GCC unroll 6
         for (int c = 0; c < Columns; ++c) {
-          of_column[c] = _mm512_loadu_ps(b + c * kImages + v * kLanes);
+          b_columns[c] = _mm512_loadu_ps(b + c * kImages + v * kLanes);
         }
 #pragma GCC unroll 4
         for (int m = 0; m < kRows; ++m) {
-          const __m512 of_row = _mm512_loadu_ps(a + m * kImages + v * kLanes);
+          const __m512 a_row = _mm512_loadu_ps(a + m * kImages + v * kLanes);
 #pragma GCC unroll 6
           for (int c = 0; c < Columns; ++c) {
-            sums[m][c] = _mm512_fmadd_ps(of_row, of_column[c], sums[m][c]);
+            sums[m][c] = _mm512_fmadd_ps(a_row, b_columns[c], sums[m][c]);
           }
         }
       }
     }
     for (int m = 0; m < kRows; ++m) {
       for (int c = 0; c < Columns; ++c) {
-        of_band_[m][column + c] = of_band_[m][column + c] + sums[m][c];
+        band_sums_[m][column + c] = band_sums_[m][column + c] + sums[m][c];
       }
     }
   }
 
   const GradientTile<float>& tile_;
-  __m512 of_band_[kRows][kLanes] = {};
+  __m512 band_sums_[kRows][kLanes] = {};
 };
 
 /// Adds the products of a band to a tile.
@@ -333,17 +333,17 @@ template <class Gradient, class Element>
   const GradientBand& band = tile.band.part;
   const ConvolutionShape& s = tile.band.view.shape;
   Gradient gradient(tile);
-  constexpr std::int64_t kAll = kImageWords<Element>;
+  constexpr std::int64_t kAllWords = kImageWords<Element>;
   const std::int64_t last_words =
       ceil_divide(samples(tile.band.operands, band.block_end - 1), kDepth<Element>);
   if (s.out.pixels() == 1 && tile.pixels == 1) {  // blocks are like pixels
     gradient.add(tile.a, band.a_block, tile.b + (tile.row_offset - band.in_begin) * band.b_row,
                  band.b_block, band.b_word, tile.rows.end > tile.rows.begin ? band.blocks() : 0,
-                 {kAll, last_words});
+                 {kAllWords, last_words});
     return gradient.finish();
   }
   for (std::int64_t block = 0; block < band.blocks(); ++block) {
-    const std::int64_t words = block + 1 == band.blocks() ? last_words : kAll;
+    const std::int64_t words = block + 1 == band.blocks() ? last_words : kAllWords;
     for (std::int64_t y = tile.rows.begin; y < tile.rows.end; ++y) {
       gradient.add(
           tile.a + block * band.a_block + (y - band.row_begin) * s.out.width * band.a_pixel,
@@ -358,11 +358,11 @@ template <class Gradient, class Element>
 
 /// Computes one or two vectors of columns with the kind of registers that the view specifies.
 template <class Element>
-void choose_add_tile(const GradientTile<Element>& tile, int vectors) {
+void dispatch_tile(const GradientTile<Element>& tile, int vectors) {
   const WeightGradientView& view = tile.band.view;
   if constexpr (kDepth<Element> == 1) {
-    if (view.by_images) return add_tile<ImageGradient>(tile);
-  } else if (view.by_amx) {
+    if (view.image_lanes) return add_tile<ImageGradient>(tile);
+  } else if (view.uses_amx) {
     return with_constant<1, 1, 2>(view.rows - tile.row > kLanes ? 2 : 1, [&]<int A>() {
       with_constant<1, 1, 2>(vectors, [&]<int B>() { add_tile<AmxGradient<Element, A, B>>(tile); });
     });
@@ -381,26 +381,26 @@ void add_tile_rows(const GradientTile<Element>& first, std::int64_t rows) {
   const ConvolutionShape& s = view.shape;
   const std::int64_t steps = view.merges_columns ? 1 : s.kernel.width;
   for (std::int64_t kx = 0; kx < steps; ++kx) {
-    GradientTile<Element> of_row = first;
+    GradientTile<Element> row_tile = first;
     std::int64_t columns = view.columns;
     if (!view.merges_columns) {
       const std::int64_t offset = kx - s.padding.width;
       const ValidRange pixels(0, s.out.width, offset, s.stride.width, s.in.width);
-      of_row.a += pixels.begin * band.a_pixel;
-      of_row.b += (pixels.begin * s.stride.width + offset) * band.b_pixel;
-      of_row.pixels = pixels.end - pixels.begin;
-      of_row.column = kx * view.column_run;
-      columns = view.column_run;
+      row_tile.a += pixels.begin * band.a_pixel;
+      row_tile.b += (pixels.begin * s.stride.width + offset) * band.b_pixel;
+      row_tile.pixels = pixels.end - pixels.begin;
+      row_tile.column = kx * view.column_stride;
+      columns = view.column_stride;
     }
     for (std::int64_t i = 0; i < rows; ++i) {
-      GradientTile<Element> tile = of_row;
-      for (std::int64_t left = columns; left > 0; left -= 2 * kLanes) {
-        choose_add_tile(tile, left > kLanes ? 2 : 1);
+      GradientTile<Element> tile = row_tile;
+      for (std::int64_t remaining = columns; remaining > 0; remaining -= 2 * kLanes) {
+        dispatch_tile(tile, remaining > kLanes ? 2 : 1);
         tile.b += 2 * kLanes * kDepth<Element>;
         tile.column += 2 * kLanes;
       }
-      of_row.row += view.tile_rows();
-      of_row.a += view.tile_rows() * kImages;
+      row_tile.row += view.tile_rows();
+      row_tile.a += view.tile_rows() * kImages;
     }
   }
 }
@@ -416,9 +416,9 @@ void add_kernel_rows(const Band<Element>& band, std::int64_t begin, std::int64_t
                                      part.row_begin * s.out.width * part.a_pixel;
   const Element* const b = band.operands.scratch + part.b_begin;
   while (begin < end) {
-    const std::int64_t ky = begin / view.tiles_of_row();
-    const std::int64_t first = begin % view.tiles_of_row();
-    const std::int64_t rows = smaller(end - begin, view.tiles_of_row() - first);
+    const std::int64_t ky = begin / view.tiles_per_row();
+    const std::int64_t first = begin % view.tiles_per_row();
+    const std::int64_t rows = smaller(end - begin, view.tiles_per_row() - first);
     const std::int64_t row = first * view.tile_rows();
     const std::int64_t offset = part.tiles > 0 ? 0 : ky - s.padding.height;
     const ValidRange valid(part.row_begin, part.row_end, offset, s.stride.height, s.in.height);
@@ -432,7 +432,7 @@ void add_kernel_rows(const Band<Element>& band, std::int64_t begin, std::int64_t
 
 template <class Element>
 void add_products(const Band<Element>& band, std::int64_t begin, std::int64_t end) {
-  if (!band.view.by_amx) return add_kernel_rows(band, begin, end);
+  if (!band.view.uses_amx) return add_kernel_rows(band, begin, end);
   const amx::Registers registers;
   add_kernel_rows(band, begin, end);
 }

@@ -12,14 +12,14 @@ namespace mnist_train::cpu_kernels::avx512 {
 inline constexpr std::int64_t kTileRows = 4;  // rows and columns of a transformed tile
 
 /// Transforms the weights of three taps along an axis into four positions, `step` vectors apart.
-inline void transform_weights(const __m512 (&of)[3], __m512* to, std::int64_t step) {
+inline void transform_weights(const __m512 (&taps)[3], __m512* to, std::int64_t step) {
   const __m512 half = _mm512_set1_ps(0.5F);
-  const __m512 outer = (of[0] + of[2]) * half;
-  const __m512 middle = of[1] * half;
-  to[0] = of[0];
+  const __m512 outer = (taps[0] + taps[2]) * half;
+  const __m512 middle = taps[1] * half;
+  to[0] = taps[0];
   to[step] = outer + middle;
   to[2 * step] = outer - middle;
-  to[3 * step] = of[2];
+  to[3 * step] = taps[2];
 }
 /// Transforms 3x3 taps, each a block, into 4x4 positions; `reversed` starts with the last tap.
 inline void transform_weights(const Block* taps, std::int64_t channel, bool reversed, __m512* to) {
@@ -50,10 +50,10 @@ struct TileInputs {
              std::int64_t pixel_step)
       : row(row_step), pixel(pixel_step) {
     for (std::int64_t i = 0; i < kWinogradPositions; ++i) {
-      const std::int64_t at_y = y + i / kTileRows;
-      const std::int64_t at_x = x + i % kTileRows;
-      const bool is_there = at_y >= 0 && at_y < in.height && at_x >= 0 && at_x < in.width;
-      masks[i] = is_there ? 0xffff : 0;
+      const std::int64_t in_y = y + i / kTileRows;
+      const std::int64_t in_x = x + i % kTileRows;
+      const bool is_inside = in_y >= 0 && in_y < in.height && in_x >= 0 && in_x < in.width;
+      masks[i] = is_inside ? 0xffff : 0;
     }
   }
   /// Transforms one vector per input, the first at `from`, into positions `step` floats apart.
@@ -65,8 +65,8 @@ struct TileInputs {
     for (int r = 0; r < kSide; ++r) {
 #pragma GCC unroll 4
       for (int c = 0; c < kSide; ++c) {
-        const float* const at = from + r * row + c * pixel;
-        d[r][c] = IsInside ? _mm512_loadu_ps(at) : _mm512_maskz_loadu_ps(masks[r * kSide + c], at);
+        const float* const p = from + r * row + c * pixel;
+        d[r][c] = IsInside ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(masks[r * kSide + c], p);
       }
     }
 #pragma GCC unroll 4
@@ -102,7 +102,7 @@ void store_tile(const float* sums, const float* bias, std::int64_t rows,
                 const Results<float>* results, int height, int width) {
   constexpr std::int64_t kStep = M * kImages;
   for (std::int64_t m = 0; m < rows; ++m) {
-    const __m512 of_row = _mm512_set1_ps(bias[m]);
+    const __m512 b = _mm512_set1_ps(bias[m]);
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
       const float* const from = sums + m * kImages + v * kLanes;
@@ -110,15 +110,15 @@ void store_tile(const float* sums, const float* bias, std::int64_t rows,
       __m512 lower[kTileRows];
 #pragma GCC unroll 4
       for (int c = 0; c < kTileRows; ++c) {
-        const float* const at = from + c * kStep;
-        const __m512 second = _mm512_load_ps(at + 4 * kStep);
-        const __m512 third = _mm512_load_ps(at + 8 * kStep);
-        upper[c] = _mm512_load_ps(at) + second + third;
-        lower[c] = second - third - _mm512_load_ps(at + 12 * kStep);
+        const float* const p = from + c * kStep;
+        const __m512 second = _mm512_load_ps(p + 4 * kStep);
+        const __m512 third = _mm512_load_ps(p + 8 * kStep);
+        upper[c] = _mm512_load_ps(p) + second + third;
+        lower[c] = second - third - _mm512_load_ps(p + 12 * kStep);
       }
-      const auto store = [&](int pixel, const __m512(&of)[kTileRows]) {
-        results[pixel].store(m, v, {{of[0] + of[1] + of[2] + of_row}});
-        if (width > 1) results[pixel + 1].store(m, v, {{of[1] - of[2] - of[3] + of_row}});
+      const auto store = [&](int pixel, const __m512(&row)[kTileRows]) {
+        results[pixel].store(m, v, {{row[0] + row[1] + row[2] + b}});
+        if (width > 1) results[pixel + 1].store(m, v, {{row[1] - row[2] - row[3] + b}});
       };
       store(0, upper);
       if (height > 1) store(2, lower);
@@ -132,7 +132,7 @@ void multiply_tiles(const GatherView& view, const BatchOperands<float>& operands
                     const float* panels, const GatherPart& part, std::int64_t first,
                     std::int64_t count) {
   const WinogradView& tiles = view.winograd;
-  const std::int64_t tiles_of_row = ceil_divide(view.out.width, 2);
+  const std::int64_t tiles_per_row = ceil_divide(view.out.width, 2);
   const std::int64_t pixel = view.out.channels * kImages;
   alignas(64) float sums[kWinogradPositions * M * kImages];
   for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
@@ -154,15 +154,15 @@ void multiply_tiles(const GatherView& view, const BatchOperands<float>& operands
             view.in.channels);
         products.store(sums + position * M * kImages, kImages);
       }
-      const std::int64_t y = part.row_begin + (first + tile) / tiles_of_row * 2;
-      const std::int64_t x = (first + tile) % tiles_of_row * 2;
-      const std::int64_t at =
+      const std::int64_t y = part.row_begin + (first + tile) / tiles_per_row * 2;
+      const std::int64_t x = (first + tile) % tiles_per_row * 2;
+      const std::int64_t tile_offset =
           ((part.block * view.out.height + y) * view.out.width + x) * pixel + channel * kImages;
       Results<float> results[4];
       for (int i = 0; i < 4; ++i) {
-        const std::int64_t of = at + (i / 2 * view.out.width + i % 2) * pixel;
-        results[i] = {operands.addend == nullptr ? nullptr : operands.addend + of, operands.relu,
-                      operands.out + of, rows};
+        const std::int64_t offset = tile_offset + (i / 2 * view.out.width + i % 2) * pixel;
+        results[i] = {operands.addend == nullptr ? nullptr : operands.addend + offset,
+                      operands.relu, operands.out + offset, rows};
       }
       store_tile<M>(sums, bias, rows, results, y + 1 < part.row_end ? 2 : 1,
                     x + 1 < view.out.width ? 2 : 1);
@@ -170,24 +170,24 @@ void multiply_tiles(const GatherView& view, const BatchOperands<float>& operands
   }
 }
 
-inline void gather_by_tiles(const GatherView& view, const BatchOperands<float>& operands,
+inline void gather_winograd(const GatherView& view, const BatchOperands<float>& operands,
                             const float* panels, const GatherPart& part) {
   const WinogradView& tiles = view.winograd;
-  const std::int64_t tiles_of_row = ceil_divide(view.out.width, 2);
-  const std::int64_t count = ceil_divide(part.row_end - part.row_begin, 2) * tiles_of_row;
+  const std::int64_t tiles_per_row = ceil_divide(view.out.width, 2);
+  const std::int64_t count = ceil_divide(part.row_end - part.row_begin, 2) * tiles_per_row;
   const float* const block = operands.in + part.block * view.in.block_size<float>();
-  for (std::int64_t first = 0; first < count; first += tiles.at_once) {
-    const std::int64_t here = smaller(tiles.at_once, count - first);
-    for (std::int64_t i = 0; i < here; ++i) {
-      const std::int64_t y = part.row_begin + (first + i) / tiles_of_row * 2;
-      const std::int64_t x = (first + i) % tiles_of_row * 2;
+  for (std::int64_t first = 0; first < count; first += tiles.tiles_per_pass) {
+    const std::int64_t pass_size = smaller(tiles.tiles_per_pass, count - first);
+    for (std::int64_t i = 0; i < pass_size; ++i) {
+      const std::int64_t y = part.row_begin + (first + i) / tiles_per_row * 2;
+      const std::int64_t x = (first + i) % tiles_per_row * 2;
       const bool is_inside = y >= tiles.top && y - tiles.top + kTileRows <= view.in.height &&
                              x >= tiles.left && x - tiles.left + kTileRows <= view.in.width;
       const auto transform = is_inside ? &transform_tile<true> : &transform_tile<false>;
       transform(view, block, y, x, part.scratch + i * tiles.tile_size());
     }
     with_constant<1, 1, kMaxRows>(view.panel_rows, [&]<int M>() {
-      multiply_tiles<M>(view, operands, panels, part, first, here);
+      multiply_tiles<M>(view, operands, panels, part, first, pass_size);
     });
   }
 }
@@ -209,14 +209,14 @@ inline void transform_gradient_tile(const Band<float>& band, const GradientBand&
   const std::int64_t pixel = out.pixel_size<float>();
   const float* from =
       band.operands.gradient + ((band.part.block_begin * out.height + y) * out.width + x) * pixel;
-  const __mmask16 has_right = x + 1 < out.width ? 0xffff : 0;
-  const __mmask16 has_lower = y + 1 < out.height ? 0xffff : 0;
+  const __mmask16 right_mask = x + 1 < out.width ? 0xffff : 0;
+  const __mmask16 lower_mask = y + 1 < out.height ? 0xffff : 0;
   for (std::int64_t i = 0; i < kVectors * out.channels; ++i, from += kLanes, to += kLanes) {
     const float* const lower = from + out.width * pixel;
     __m512 rows[kTileRows * 2];
-    transform_gradients(_mm512_loadu_ps(from), _mm512_maskz_loadu_ps(has_lower, lower), rows, 2);
-    transform_gradients(_mm512_maskz_loadu_ps(has_right, from + pixel),
-                        _mm512_maskz_loadu_ps(has_lower & has_right, lower + pixel), rows + 1, 2);
+    transform_gradients(_mm512_loadu_ps(from), _mm512_maskz_loadu_ps(lower_mask, lower), rows, 2);
+    transform_gradients(_mm512_maskz_loadu_ps(right_mask, from + pixel),
+                        _mm512_maskz_loadu_ps(lower_mask & right_mask, lower + pixel), rows + 1, 2);
 #pragma GCC unroll 4
     for (std::int64_t r = 0; r < kTileRows; ++r) {
       __m512 row[kTileRows];
@@ -251,11 +251,11 @@ template <class Element>
 void transform_tiles(const Band<Element>& band, const GradientBand& tiles, std::int64_t begin,
                      std::int64_t end) {
   if constexpr (kDepth<Element> == 1) {
-    const std::int64_t of_row = ceil_divide(band.view.shape.out.width, 2);
+    const std::int64_t tiles_per_row = ceil_divide(band.view.shape.out.width, 2);
     float* const scratch = band.operands.scratch;
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t y = band.part.row_begin + i / of_row * 2;
-      const std::int64_t x = i % of_row * 2;
+      const std::int64_t y = band.part.row_begin + i / tiles_per_row * 2;
+      const std::int64_t x = i % tiles_per_row * 2;
       transform_gradient_tile(band, tiles, y, x, scratch + tiles.a_begin + i * tiles.a_pixel);
       transform_input_tile(band, tiles, y, x, scratch + tiles.b_begin + i * tiles.b_pixel);
     }
@@ -263,12 +263,12 @@ void transform_tiles(const Band<Element>& band, const GradientBand& tiles, std::
 }
 
 /// Transforms four sums along an axis into the sums of three taps.
-inline void transform_sums(const __m512* of, std::int64_t step, __m512* to) {
+inline void transform_sums(const __m512* sums, std::int64_t step, __m512* to) {
   const __m512 half = _mm512_set1_ps(0.5F);
-  const __m512 middle = (of[step] + of[2 * step]) * half;
-  to[0] = of[0] + middle;
-  to[step] = (of[step] - of[2 * step]) * half;
-  to[2 * step] = middle + of[3 * step];
+  const __m512 middle = (sums[step] + sums[2 * step]) * half;
+  to[0] = sums[0] + middle;
+  to[step] = (sums[step] - sums[2 * step]) * half;
+  to[2 * step] = middle + sums[3 * step];
 }
 
 /// Transforms the sums of products over tiles into the weight gradient of outputs `begin` to `end`;
@@ -280,18 +280,18 @@ void transform_sums(const WeightGradientView& tiles,
   const std::int64_t channels = tiles.shape.in.channels;
   for (std::int64_t o = begin; o < end; ++o) {
     for (std::int64_t c = 0; c < tiles.columns; c += kLanes) {
-      __m512 of_tile[kWinogradPositions];
+      __m512 tile_sums[kWinogradPositions];
       for (int i = 0; i < kWinogradPositions; ++i) {
-        of_tile[i] = _mm512_loadu_ps(tiles.sums_of(operands.sums, i) + o * tiles.columns + c);
+        tile_sums[i] = _mm512_loadu_ps(tiles.row_sums(operands.sums, i) + o * tiles.columns + c);
       }
       __m512 rows[3 * kTileRows];
-      for (int x = 0; x < kTileRows; ++x) transform_sums(of_tile + x, kTileRows, rows + x);
+      for (int x = 0; x < kTileRows; ++x) transform_sums(tile_sums + x, kTileRows, rows + x);
       for (int ky = 0; ky < 3; ++ky) {
-        __m512 of_taps[3];
-        transform_sums(rows + kTileRows * ky, 1, of_taps);
+        __m512 taps[3];
+        transform_sums(rows + kTileRows * ky, 1, taps);
         for (int kx = 0; kx < 3; ++kx) {
           store_rounded(operands.weight_gradient + ((o * 3 + ky) * 3 + kx) * channels + c,
-                        first_lanes(channels - c), of_taps[kx]);
+                        first_lanes(channels - c), taps[kx]);
         }
       }
     }

@@ -149,7 +149,7 @@ class Translator {
   Value add(const settings::MaxPool2dLayer& layer, const SizedLayer& sized, Value x) {
     const PoolingShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size),
                              extent(layer.stride.value()), extent(layer.padding)};
-    return layer.dilation == kOne && can_pool_max(shape)
+    return layer.dilation == kOne && can_max_pool(shape)
                ? graph_.add(cpu_kernels::MaxPoolNode{shape}, x)
                : kNoValue;
   }

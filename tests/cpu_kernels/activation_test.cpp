@@ -110,10 +110,10 @@ void check_function(const ActivationSpec& activation, const Limits& value, const
     return !(std::fabs(a - b) <= limits.relative * std::fabs(b) + limits.absolute);
   };
   for_each_element<Element>({1, kPixels, 1}, kImages, [&](std::size_t, std::size_t at) {
-    const double x = value_of(found.x[at]);
-    const double dx = value_of(found.dy[at]) * derivative(activation, x);
-    if (is_wrong(value_of(found.y[at]), activated(activation, x), value)) ++wrong_values;
-    if (is_wrong(value_of(found.dx[at]), dx, gradient)) ++wrong_gradients;
+    const double x = to_float(found.x[at]);
+    const double dx = to_float(found.dy[at]) * derivative(activation, x);
+    if (is_wrong(to_float(found.y[at]), activated(activation, x), value)) ++wrong_values;
+    if (is_wrong(to_float(found.dx[at]), dx, gradient)) ++wrong_gradients;
   });
   INFO("function " << static_cast<int>(activation.function) << ", slope "
                    << activation.negative_slope << (kDepth<Element> == 2 ? ", bf16" : ", fp32"));
@@ -144,20 +144,20 @@ void check_special_values(const ActivationSpec& activation) {
   for_each_element<Element>({1, kPixels, 1}, kImages, [&](std::size_t plain, std::size_t at) {
     if (plain >= static_cast<std::size_t>(kPixels)) return;  // the first image
     const float x = numbers[plain % numbers.size()];
-    const double y = value_of(found.y[at]);
+    const double y = to_float(found.y[at]);
     if (std::isnan(x)) {
       REQUIRE(std::isnan(y));
     } else if (std::isinf(x)) {
       REQUIRE(y == activated(activation, x));
     } else {
-      REQUIRE(y == testing::Approx(activated(activation, value_of(found.x[at]))).epsilon(0.004));
-      const double dx = value_of(found.dy[at]) * derivative(activation, x);
-      REQUIRE(value_of(found.dx[at]) == testing::Approx(dx).epsilon(0.004).margin(0.004));
+      REQUIRE(y == testing::Approx(activated(activation, to_float(found.x[at]))).epsilon(0.004));
+      const double dx = to_float(found.dy[at]) * derivative(activation, x);
+      REQUIRE(to_float(found.dx[at]) == testing::Approx(dx).epsilon(0.004).margin(0.004));
     }
   });
   // The first padding image.
   for (std::size_t pixel = 0; pixel < static_cast<std::size_t>(kPixels); ++pixel) {
-    REQUIRE(value_of(found.dx[(pixel * kImages + 5) * kDepth<Element>]) == 0);
+    REQUIRE(to_float(found.dx[(pixel * kImages + 5) * kDepth<Element>]) == 0);
   }
 }
 

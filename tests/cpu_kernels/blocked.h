@@ -90,14 +90,14 @@ std::vector<double> from_blocks(const ValueShape& shape, std::int64_t images,
                                 const std::vector<Element>& blocks) {
   std::vector<double> plain(static_cast<std::size_t>(images * shape.channels * shape.pixels()));
   for_each_element<Element>(shape, images,
-                            [&](auto to, auto from) { plain[to] = value_of(blocks[from]); });
+                            [&](auto to, auto from) { plain[to] = to_float(blocks[from]); });
   return plain;
 }
 
 template <class Element>
-std::vector<double> values_of(const std::vector<Element>& elements) {
+std::vector<double> to_doubles(const std::vector<Element>& elements) {
   std::vector<double> values;
-  for (const Element element : elements) values.push_back(value_of(element));
+  for (const Element element : elements) values.push_back(to_float(element));
   return values;
 }
 

@@ -13,7 +13,7 @@
 namespace mnist_train::cpu_kernels {
 namespace {
 
-std::string text_of(const ConvolutionShape& s, std::int64_t images) {
+std::string describe(const ConvolutionShape& s, std::int64_t images) {
   std::ostringstream text;
   text << images << " images " << s.in.channels << "x" << s.in.height << "x" << s.in.width << " -> "
        << s.out.channels << "x" << s.out.height << "x" << s.out.width << ", kernel "
@@ -66,22 +66,22 @@ class Case {
   }
 
   void check() const {
-    INFO(text_of(s_, images_) << (kDepth<Element> == 2 ? ", bf16" : ", fp32"));
-    const double of_sum = integers_ ? 0 : tolerance<Element>();
-    CHECK(forward_error(/*relu=*/false) <= of_sum);
-    CHECK(forward_error(/*relu=*/true) <= of_sum);
-    CHECK(backward_error() <= of_sum);
-    CHECK(weight_error() <= of_sum);
+    INFO(describe(s_, images_) << (kDepth<Element> == 2 ? ", bf16" : ", fp32"));
+    const double limit = integers_ ? 0 : tolerance<Element>();
+    CHECK(forward_error(/*relu=*/false) <= limit);
+    CHECK(forward_error(/*relu=*/true) <= limit);
+    CHECK(backward_error() <= limit);
+    CHECK(weight_error() <= limit);
   }
 
  private:
   double forward_error(bool relu) const {
     std::vector<double> expected(gradient_.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      expected[i] = value_of(bias_[i / static_cast<std::size_t>(s_.out.pixels()) % bias_.size()]);
+      expected[i] = to_float(bias_[i / static_cast<std::size_t>(s_.out.pixels()) % bias_.size()]);
     }
     for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
-      expected[out] += double(value_of(in_[in])) * value_of(weights_[weight]);
+      expected[out] += double(to_float(in_[in])) * to_float(weights_[weight]);
     });
     if (relu) {
       for (double& value : expected) value = std::max(value, 0.0);
@@ -97,23 +97,23 @@ class Case {
 
   /// Returns the error of adding the gradient of the input to another gradient.
   double backward_error() const {
-    std::vector<double> expected = values_of(in_);
+    std::vector<double> expected = to_doubles(in_);
     for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
-      expected[in] += double(value_of(gradient_[out])) * value_of(weights_[weight]);
+      expected[in] += double(to_float(gradient_[out])) * to_float(weights_[weight]);
     });
     const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
-    std::vector<Element> into = to_blocks(s_.in, images_, in_);
+    std::vector<Element> dx = to_blocks(s_.in, images_, in_);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.backward().packed_size()));
     convolution_.backward().compute({blocks(), last_images(), gradient.data(), weights_.data(),
-                                     packed.data(), nullptr, into.data(), false, into.data()},
+                                     packed.data(), nullptr, dx.data(), false, dx.data()},
                                     nullptr);
-    return error(from_blocks(s_.in, images_, into), expected);
+    return error(from_blocks(s_.in, images_, dx), expected);
   }
 
   double weight_error() const {
     std::vector<double> expected(weights_.size());
     for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
-      expected[weight] += double(value_of(gradient_[out])) * value_of(in_[in]);
+      expected[weight] += double(to_float(gradient_[out])) * to_float(in_[in]);
     });
     const std::vector<Element> in = to_blocks(s_.in, images_, in_);
     const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
@@ -122,7 +122,7 @@ class Case {
     std::vector<Element> found(weights_.size());
     convolution_.weight_gradient({blocks(), last_images(), in.data(), gradient.data(),
                                   scratch.data(), sums.data(), found.data()});
-    return error(values_of(found), expected);
+    return error(to_doubles(found), expected);
   }
 
   std::int64_t blocks() const { return ceil_divide(images_, kImages); }
@@ -134,7 +134,7 @@ class Case {
       for (double& value : expected) {
         Element rounded;
         round_to(static_cast<float>(value), rounded);
-        value = value_of(rounded);
+        value = to_float(rounded);
       }
     }
     return relative_error(found, expected);
@@ -205,7 +205,7 @@ TEST_CASE("3x3 convolutions with many channels match sums in fp64") {
         {3, 3},
         {1, 1},
         {padding, padding}};
-    CHECK(Gather<float>(shape, /*backward=*/false).view().winograd.at_once > 0);
+    CHECK(Gather<float>(shape, /*backward=*/false).view().winograd.tiles_per_pass > 0);
     for (const bool integers : {true, false}) check(shape, images, ++seed, integers);
   }
 }
