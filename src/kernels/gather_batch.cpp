@@ -12,12 +12,12 @@ namespace mnist_train::kernels {
 GatheredRows gather_rows(const BatchSamples& samples) {
   std::vector<std::int64_t> sizes = samples.rows.sizes().vec();
   sizes[0] = samples.count;
-  GatheredRows made{at::empty(sizes, samples.rows.options()),
-                    at::empty({samples.count}, samples.labels.options())};
-  if (samples.seeds.defined()) made.seeds = at::empty_like(made.labels);
+  GatheredRows result{at::empty(sizes, samples.rows.options()),
+                      at::empty({samples.count}, samples.labels.options())};
+  if (samples.seeds.defined()) result.seeds = at::empty_like(result.labels);
   const std::int64_t row_bytes =
       samples.rows.stride(0) * static_cast<std::int64_t>(samples.rows.element_size());
-  const std::int64_t unit = bytes_at_once(row_bytes, {samples.rows, made.images});
+  const std::int64_t unit = access_bytes(row_bytes, {samples.rows, result.images});
   // Blocks per sample and threads per block. If positions advance, each block counts its arrival.
   constexpr std::int64_t kUnitsPerThread = 4;
   constexpr std::int64_t kMaxParts = 8;
@@ -29,9 +29,9 @@ GatheredRows gather_rows(const BatchSamples& samples) {
       static_cast<unsigned>(std::clamp<std::int64_t>(warps * kWarp, kWarp, kThreads));
   launch("gather_rows", {static_cast<unsigned>(samples.count * parts), threads}, samples.rows,
          row_bytes, as_int(unit), as_int(parts), samples.labels, samples.order, samples.seeds,
-         samples.positions, samples.first, samples.advance, made.images, made.labels, made.seeds,
-         arrived_blocks());
-  return made;
+         samples.positions, samples.first, samples.advance, result.images, result.labels,
+         result.seeds, arrival_counters());
+  return result;
 }
 
 }  // namespace mnist_train::kernels

@@ -12,15 +12,15 @@ namespace mnist_train::kernels {
 namespace {
 
 /// The kernels of this process, which uses a single device.
-struct InUse {
+struct ActiveKernels {
   std::unique_ptr<accelerator::KernelModule> compiled;  // null if none
   at::Device device = at::kCPU;
-  at::Tensor arrived;  // [kArrivedBlocks] i32
+  at::Tensor counters;  // [kArrivalCounters] i32
 };
 
-InUse& in_use() {
-  static InUse in_use;
-  return in_use;
+ActiveKernels& instance() {
+  static ActiveKernels instance;
+  return instance;
 }
 
 }  // namespace
@@ -36,17 +36,17 @@ void prepare(at::Device device) {
 }
 
 void use(at::Device device, std::unique_ptr<accelerator::KernelModule> compiled) {
-  InUse& now = in_use();
-  now.compiled = std::move(compiled);
-  now.device = device;
-  if (!now.compiled) return;
-  now.arrived = at::zeros({kArrivedBlocks}, at::TensorOptions(at::kInt).device(device));
+  ActiveKernels& current = instance();
+  current.compiled = std::move(compiled);
+  current.device = device;
+  if (!current.compiled) return;
+  current.counters = at::zeros({kArrivalCounters}, at::TensorOptions(at::kInt).device(device));
 }
 
-bool are_used(at::Device device) { return in_use().compiled && in_use().device == device; }
+bool are_used(at::Device device) { return instance().compiled && instance().device == device; }
 
-accelerator::KernelModule& kernels_in_use() { return *in_use().compiled; }
+accelerator::KernelModule& active_kernels() { return *instance().compiled; }
 
-unsigned* arrived_blocks() { return static_cast<unsigned*>(in_use().arrived.data_ptr()); }
+unsigned* arrival_counters() { return static_cast<unsigned*>(instance().counters.data_ptr()); }
 
 }  // namespace mnist_train::kernels

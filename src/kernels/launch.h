@@ -20,13 +20,13 @@ inline constexpr unsigned kThreads = 256;  // per block, unless a kernel require
 const std::string& source();
 
 /// Returns the kernels passed to `use`.
-accelerator::KernelModule& kernels_in_use();
+accelerator::KernelModule& active_kernels();
 
-inline constexpr std::int64_t kArrivedBlocks = 1024;  // counters
+inline constexpr std::int64_t kArrivalCounters = 1024;
 
 /// Returns counters of arrived blocks: u32 on the device passed to `use`, 0 whenever a kernel
 /// starts. See `is_last_block` in gpu/prelude.cu.
-unsigned* arrived_blocks();
+unsigned* arrival_counters();
 
 inline std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -46,8 +46,8 @@ inline bool is_f32_or_bf16(const at::Tensor& tensor) {
 
 /// Returns how many bytes a thread can access at once: the largest power of two, at most 16, that
 /// divides `row_bytes` and the addresses of all tensors that are defined.
-inline std::int64_t bytes_at_once(std::int64_t row_bytes,
-                                  std::initializer_list<at::Tensor> tensors) {
+inline std::int64_t access_bytes(std::int64_t row_bytes,
+                                 std::initializer_list<at::Tensor> tensors) {
   std::int64_t bits = row_bytes | 16;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined()) bits |= reinterpret_cast<std::intptr_t>(tensor.const_data_ptr());
@@ -76,7 +76,7 @@ void launch(const std::string& name, const accelerator::Grid& grid, const Argume
   const std::tuple values{argument(arguments)...};
   std::apply(
       [&](const auto&... value) {
-        kernels_in_use().launch(name, grid,
+        active_kernels().launch(name, grid,
                                 std::array{accelerator::KernelArgument{
                                     static_cast<const void*>(&value), sizeof value}...});
       },

@@ -18,7 +18,7 @@ namespace mnist_train::kernels {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-bool can_softmax_loss(const at::Tensor& logits) {
+bool supports_softmax_loss(const at::Tensor& logits) {
   return logits.dim() == 2 && logits.is_contiguous() && is_f32_or_bf16(logits);
 }
 
@@ -29,7 +29,7 @@ void softmax_loss(const at::Tensor& logits, const Targets& targets, double smoot
   const at::Tensor partial_sums = at::empty({blocks, 2}, sums.options());
   launch(name_for("softmax_loss", logits.scalar_type()), {blocks, kThreads}, logits, targets.labels,
          targets.other_labels, targets.weights, samples, logits.size(1), smoothing, scale, gradient,
-         sums, partial_sums, arrived_blocks());
+         sums, partial_sums, arrival_counters());
 }
 
 namespace {
@@ -44,16 +44,16 @@ bool is_planar(const at::Tensor& pooled) { return !pooled.is_contiguous(kChannel
 unsigned channels_per_thread(std::int64_t channels, const at::Tensor& values,
                              const at::Tensor& others) {
   const std::int64_t bytes = values.element_size();
-  return static_cast<unsigned>(bytes_at_once(channels * bytes, {values, others}) / bytes);
+  return static_cast<unsigned>(access_bytes(channels * bytes, {values, others}) / bytes);
 }
 
-at::MemoryFormat format_of_pooled(bool planar) {
+at::MemoryFormat pooled_format(bool planar) {
   return planar ? at::MemoryFormat::Contiguous : kChannelsLast;
 }
 
 }  // namespace
 
-bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
+bool supports_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
   return is_f32_or_bf16(x) && x.dim() == 4 && x.numel() > 0 &&
          x.numel() <= std::numeric_limits<int>::max() && std::min(x.size(2), x.size(3)) >= 2 &&
          (!bias.defined() || (bias.scalar_type() == x.scalar_type() && bias.is_contiguous() &&
@@ -68,15 +68,15 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
                             const std::optional<at::Tensor>& bias, bool planar) {
     const at::Tensor x = images.contiguous(kChannelsLast);
     const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
-    at::Tensor out = at::empty(sizes, x.options().memory_format(format_of_pooled(planar)));
+    at::Tensor out = at::empty(sizes, x.options().memory_format(pooled_format(planar)));
     // Positions of the maxima, see gpu/relu_max_pool.cu.
-    const at::Tensor choice =
+    const at::Tensor argmax =
         at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast));
     const unsigned size = channels_per_thread(x.size(1), x, out);
     launch(name_for("relu_max_pool", x.scalar_type()), {blocks_for(out.numel() / size), kThreads},
            x, *bias, as_int(x.size(0)), as_int(x.size(2)), as_int(x.size(3)), as_int(x.size(1)),
-           is_planar(out), as_int(size), out, choice);
-    context->save_for_backward({choice});
+           is_planar(out), as_int(size), out, argmax);
+    context->save_for_backward({argmax});
     context->saved_data["height"] = x.size(2);
     context->saved_data["width"] = x.size(3);
     context->saved_data["has_bias"] = bias->defined();
@@ -86,30 +86,30 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const at::Tensor gradient =
-        gradients[0].contiguous(format_of_pooled(context->saved_data["planar"].toBool()));
+        gradients[0].contiguous(pooled_format(context->saved_data["planar"].toBool()));
     const std::int64_t channels = gradient.size(1);
     const std::int64_t height = context->saved_data["height"].toInt();
     const std::int64_t width = context->saved_data["width"].toInt();
-    const at::Tensor into = at::empty({gradient.size(0), channels, height, width},
-                                      gradient.options().memory_format(kChannelsLast));
-    const unsigned size = channels_per_thread(channels, gradient, into);
+    const at::Tensor dx = at::empty({gradient.size(0), channels, height, width},
+                                    gradient.options().memory_format(kChannelsLast));
+    const unsigned size = channels_per_thread(channels, gradient, dx);
     const auto groups = static_cast<unsigned>(channels) / size;
     const unsigned rows = std::max(kPoolThreads / groups, 1U);
     const unsigned threads = (std::min(rows * groups, kPoolThreads) + kWarp - 1) / kWarp * kWarp;
-    const std::int64_t windows = into.size(0) * ((height + 1) / 2) * ((width + 1) / 2);
+    const std::int64_t windows = dx.size(0) * ((height + 1) / 2) * ((width + 1) / 2);
     const auto blocks =
         static_cast<unsigned>(std::min<std::int64_t>(ceil_divide(windows, rows), kMaxPoolBlocks));
-    at::Tensor of_bias;
+    at::Tensor dbias;
     at::Tensor partial_sums;
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) {
-      of_bias = at::empty({channels}, into.options());
-      partial_sums = at::empty({blocks, channels}, into.options().dtype(at::kFloat));
+      dbias = at::empty({channels}, dx.options());
+      partial_sums = at::empty({blocks, channels}, dx.options().dtype(at::kFloat));
     }
-    launch(name_for("relu_max_pool_backward", into.scalar_type()), {blocks, threads}, gradient,
-           context->get_saved_variables()[0], as_int(into.size(0)), as_int(height), as_int(width),
-           as_int(channels), is_planar(gradient), as_int(size), into, of_bias, partial_sums,
-           arrived_blocks());
-    return {into, of_bias, {}};
+    launch(name_for("relu_max_pool_backward", dx.scalar_type()), {blocks, threads}, gradient,
+           context->get_saved_variables()[0], as_int(dx.size(0)), as_int(height), as_int(width),
+           as_int(channels), is_planar(gradient), as_int(size), dx, dbias, partial_sums,
+           arrival_counters());
+    return {dx, dbias, {}};
   }
 };
 
@@ -132,7 +132,7 @@ std::int64_t sum_pack(const at::Tensor& x) { return kMaxPackBytes / x.element_si
 
 /// Returns whether there are enough arrival counters for the tiles of this many channels.
 bool has_few_tiles(std::int64_t channels) {
-  return ceil_divide(channels, kTileChannels) <= kArrivedBlocks;
+  return ceil_divide(channels, kTileChannels) <= kArrivalCounters;
 }
 
 /// Division of a tensor into rows, channel tiles and blocks; see gpu/row_tiles.cu.
@@ -141,8 +141,8 @@ struct RowTiles {
   RowTiles(const at::Tensor& x, std::initializer_list<at::Tensor> others, std::int64_t pack)
       : rows(x.numel() / x.size(1)), channels(x.size(1)) {
     const std::int64_t bytes = pack * x.element_size();
-    packed = bytes_at_once(channels * x.element_size(), {x}) >= bytes &&
-             bytes_at_once(kMaxPackBytes, others) >= bytes;
+    packed = access_bytes(channels * x.element_size(), {x}) >= bytes &&
+             access_bytes(kMaxPackBytes, others) >= bytes;
     const std::int64_t size = packed ? pack : 1;
     const std::int64_t groups = channels / size;
     const std::int64_t tile_count = ceil_divide(groups, kTileChannels / size);
@@ -150,15 +150,15 @@ struct RowTiles {
     row_slots = kTiledThreads / ceil_divide(groups, tile_count);
   }
 
-  /// Returns the number of blocks per tile, so that all tiles together have at most `most` blocks
-  /// and each thread has at least `rows_of_thread` rows, if possible.
-  std::int64_t blocks(std::int64_t most, std::int64_t rows_of_thread) const {
+  /// Returns the number of blocks per tile, so that all tiles together have at most `max_blocks`
+  /// blocks and each thread has at least `min_rows_per_thread` rows, if possible.
+  std::int64_t blocks(std::int64_t max_blocks, std::int64_t min_rows_per_thread) const {
     return std::max<std::int64_t>(
-        std::min<std::int64_t>(rows / (row_slots * rows_of_thread), most / tiles), 1);
+        std::min<std::int64_t>(rows / (row_slots * min_rows_per_thread), max_blocks / tiles), 1);
   }
 
-  accelerator::Grid grid(std::int64_t blocks_of_tile) const {
-    return {static_cast<unsigned>(blocks_of_tile * tiles), kTiledThreads};
+  accelerator::Grid grid(std::int64_t blocks_per_tile) const {
+    return {static_cast<unsigned>(blocks_per_tile * tiles), kTiledThreads};
   }
 
   std::int64_t rows;
@@ -175,20 +175,20 @@ constexpr std::int64_t kSumRows = 4;
 constexpr std::int64_t kMapBlocks = 264;
 constexpr std::int64_t kMapRows = 2;
 
-at::MemoryFormat format_of(const at::Tensor& x) {
+at::MemoryFormat row_format(const at::Tensor& x) {
   return x.dim() == 4 ? kChannelsLast : at::MemoryFormat::Contiguous;
 }
 
-at::Tensor empty_in_rows(const at::Tensor& like) {
-  return at::empty(like.sizes(), like.options().memory_format(format_of(like)));
+at::Tensor empty_rows_like(const at::Tensor& like) {
+  return at::empty(like.sizes(), like.options().memory_format(row_format(like)));
 }
 
 }  // namespace
 
-bool can_normalize(const at::Tensor& x, const at::Tensor& residual) {
+bool supports_batch_norm(const at::Tensor& x, const at::Tensor& residual) {
   const auto is_in_rows = [&](const at::Tensor& tensor) {
     return is_f32_or_bf16(tensor) && (tensor.dim() == 2 || tensor.dim() == 4) &&
-           tensor.is_contiguous(format_of(tensor));
+           tensor.is_contiguous(row_format(tensor));
   };
   if (!is_in_rows(x) || x.numel() < 2 * x.size(1) || !has_few_tiles(x.size(1))) return false;
   return !residual.defined() ||
@@ -207,7 +207,7 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
                             const std::optional<at::Tensor>& convolution_bias,
                             const std::optional<at::Tensor>& residual, bool relu,
                             const BatchNormParameters& layer) {
-    at::Tensor y = empty_in_rows(x);
+    at::Tensor y = empty_rows_like(x);
     const RowTiles tiles(x, {}, sum_pack(x));
     const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
     // Mean and inverse standard deviation of each channel.
@@ -216,13 +216,13 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     launch(name_for("batch_norm_statistics", x.scalar_type()), tiles.grid(blocks), x,
            *convolution_bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, layer.epsilon,
            layer.momentum, statistics, layer.running_mean, layer.running_var, layer.batches,
-           partial_sums, arrived_blocks());
+           partial_sums, arrival_counters());
     const RowTiles map(x, {y, *residual}, kMapPack);
     launch(name_for("batch_norm", x.scalar_type()), map.grid(map.blocks(kMapBlocks, kMapRows)), x,
            *residual, statistics, weight, bias, map.rows, map.channels, map.tiles, map.packed, relu,
            y);
-    const bool is_cut_by_y = relu && residual->defined();
-    context->save_for_backward({x, weight, bias, statistics, is_cut_by_y ? y : at::Tensor()});
+    const bool needs_y = relu && residual->defined();
+    context->save_for_backward({x, weight, bias, statistics, needs_y ? y : at::Tensor()});
     context->saved_data["relu"] = relu;
     context->saved_data["has_residual"] = residual->defined();
     context->saved_data["lacks_bias"] = convolution_bias->defined();
@@ -236,32 +236,31 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     const at::Tensor& bias = saved[2];
     const at::Tensor& statistics = saved[3];
     const at::Tensor& y = saved[4];  // defined with a ReLU and a residual
-    const at::Tensor dy = gradients[0].contiguous(format_of(x));
-    const bool cuts_x = context->saved_data["relu"].toBool() && !y.defined();
-    const bool needs_x = context->needs_input_grad(0);
-    const at::Tensor of_x = needs_x ? empty_in_rows(x) : at::Tensor();
-    const at::Tensor of_weight = at::empty_like(weight);
-    const at::Tensor of_bias = at::empty_like(bias);
-    const at::Tensor of_sum = y.defined() ? empty_in_rows(x) : dy;  // also of the residual
-    at::Tensor of_convolution_bias;                                 // zeros
+    const at::Tensor dy = gradients[0].contiguous(row_format(x));
+    const bool mask_from_x = context->saved_data["relu"].toBool() && !y.defined();
+    const bool needs_dx = context->needs_input_grad(0);
+    const at::Tensor dx = needs_dx ? empty_rows_like(x) : at::Tensor();
+    const at::Tensor dweight = at::empty_like(weight);
+    const at::Tensor dbias = at::empty_like(bias);
+    const at::Tensor dsum = y.defined() ? empty_rows_like(x) : dy;  // also of the residual
+    at::Tensor dconvolution_bias;                                   // zeros
     if (context->saved_data["lacks_bias"].toBool()) {
-      of_convolution_bias = at::empty({x.size(1)}, x.options());
+      dconvolution_bias = at::empty({x.size(1)}, x.options());
     }
-    const RowTiles tiles(x, {dy, y, of_sum}, sum_pack(x));
+    const RowTiles tiles(x, {dy, y, dsum}, sum_pack(x));
     const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
     const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, statistics.options());
     launch(name_for("batch_norm_sums", x.scalar_type()), tiles.grid(blocks), x, dy, y, statistics,
-           weight, bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, cuts_x, of_sum,
-           of_weight, of_bias, of_convolution_bias, partial_sums, arrived_blocks());
-    if (needs_x) {
-      const RowTiles map(x, {of_sum, of_x}, kMapPack);
+           weight, bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, mask_from_x, dsum,
+           dweight, dbias, dconvolution_bias, partial_sums, arrival_counters());
+    if (needs_dx) {
+      const RowTiles map(x, {dsum, dx}, kMapPack);
       launch(name_for("batch_norm_gradient", x.scalar_type()),
-             map.grid(map.blocks(kMapBlocks, kMapRows)), x, of_sum, statistics, weight, bias,
-             of_weight, of_bias, map.rows, map.channels, map.tiles, map.packed, cuts_x, of_x);
+             map.grid(map.blocks(kMapBlocks, kMapRows)), x, dsum, statistics, weight, bias, dweight,
+             dbias, map.rows, map.channels, map.tiles, map.packed, mask_from_x, dx);
     }
     const bool has_residual = context->saved_data["has_residual"].toBool();
-    return {of_x, of_weight, of_bias, of_convolution_bias, has_residual ? of_sum : at::Tensor(),
-            {},   {}};
+    return {dx, dweight, dbias, dconvolution_bias, has_residual ? dsum : at::Tensor(), {}, {}};
   }
 };
 
@@ -273,7 +272,8 @@ at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
                                std::optional(residual), relu, layer);
 }
 
-bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+bool supports_linear_activation(const at::Tensor& x, const at::Tensor& weight,
+                                const at::Tensor& bias) {
   const at::ScalarType type = x.scalar_type();
   return is_f32_or_bf16(x) && x.dim() == 2 && x.numel() > 0 && bias.defined() &&
          bias.scalar_type() == type && weight.scalar_type() == type &&
@@ -299,20 +299,20 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     const at::Tensor& y = saved[2];
     const auto function = static_cast<LinearFunction>(context->saved_data["function"].toInt());
     const at::Tensor dy = gradients[0].contiguous();
-    const at::Tensor of_linear = at::empty_like(y);
-    const at::Tensor of_bias = at::empty({y.size(1)}, y.options());
-    const RowTiles tiles(y, {dy, of_linear}, kMapPack);
+    const at::Tensor dlinear = at::empty_like(y);
+    const at::Tensor dbias = at::empty({y.size(1)}, y.options());
+    const RowTiles tiles(y, {dy, dlinear}, kMapPack);
     // A batch has few rows, so use as many blocks as an H100 runs at once.
-    const std::int64_t blocks = tiles.blocks(kSumBlocks, /*rows_of_thread=*/1);
+    const std::int64_t blocks = tiles.blocks(kSumBlocks, /*min_rows_per_thread=*/1);
     const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
     launch(name_for("linear_activation_gradient", y.scalar_type()), tiles.grid(blocks), y, dy,
            tiles.rows, tiles.channels, tiles.tiles, tiles.packed, function == LinearFunction::kTanh,
-           of_linear, of_bias, partial_sums, arrived_blocks());
-    at::Tensor of_x;
-    at::Tensor of_weight;
-    if (context->needs_input_grad(0)) of_x = of_linear.mm(saved[1]);
-    if (context->needs_input_grad(1)) of_weight = of_linear.t().mm(saved[0]);
-    return {of_x, of_weight, of_bias, {}};
+           dlinear, dbias, partial_sums, arrival_counters());
+    at::Tensor dx;
+    at::Tensor dweight;
+    if (context->needs_input_grad(0)) dx = dlinear.mm(saved[1]);
+    if (context->needs_input_grad(1)) dweight = dlinear.t().mm(saved[0]);
+    return {dx, dweight, dbias, {}};
   }
 };
 
@@ -325,24 +325,24 @@ at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const
 
 namespace {
 
-/// Launches a kernel over the pixels of `written` that reads pixels of `read`, its first tensor.
+/// Launches a kernel over the pixels of `out` that reads pixels of `in`, its first tensor.
 template <class... Arguments>
 void launch_convolution(const char* name, const RowTiles& tiles, std::int64_t blocks,
-                        const ChannelConvolution& layer, const at::Tensor& written,
-                        const at::Tensor& read, const Arguments&... arguments) {
-  launch(name_for(name, read.scalar_type()), tiles.grid(blocks), tiles.rows, tiles.channels,
-         tiles.tiles, tiles.packed, as_int(written.size(2)), as_int(written.size(3)),
-         as_int(read.size(2)), as_int(read.size(3)), as_int(layer.stride), as_int(layer.padding),
-         as_int(layer.kernel), read, arguments...);
+                        const ChannelConvolution& layer, const at::Tensor& out,
+                        const at::Tensor& in, const Arguments&... arguments) {
+  launch(name_for(name, in.scalar_type()), tiles.grid(blocks), tiles.rows, tiles.channels,
+         tiles.tiles, tiles.packed, as_int(out.size(2)), as_int(out.size(3)), as_int(in.size(2)),
+         as_int(in.size(3)), as_int(layer.stride), as_int(layer.padding), as_int(layer.kernel), in,
+         arguments...);
 }
 
-/// Writes the output of a depthwise convolution of `read` or, if `is_gradient`, the input gradient,
-/// given the output gradient `read`.
-void launch_depthwise(const ChannelConvolution& layer, const at::Tensor& read,
-                      const at::Tensor& weight, bool is_gradient, const at::Tensor& written) {
-  const RowTiles tiles(written, {read}, sum_pack(read));
-  launch_convolution("depthwise", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, written, read,
-                     weight, is_gradient, written);
+/// Writes the output of a depthwise convolution of `in` or, if `is_gradient`, the input gradient,
+/// given the output gradient `in`.
+void launch_depthwise(const ChannelConvolution& layer, const at::Tensor& in,
+                      const at::Tensor& weight, bool is_gradient, const at::Tensor& out) {
+  const RowTiles tiles(out, {in}, sum_pack(in));
+  launch_convolution("depthwise", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, out, in, weight,
+                     is_gradient, out);
 }
 
 /// Writes the output for images with a single channel.
@@ -364,15 +364,16 @@ at::Tensor convolution_weight_gradient(const ChannelConvolution& layer, const at
       at::empty({blocks, layer.kernel, layer.kernel, dy.size(1)}, x.options().dtype(at::kFloat));
   launch_convolution(single ? "single_channel_weights" : "depthwise_weights", tiles,
                      blocks * layer.kernel, layer, dy, x, dy, gradient, partial_sums,
-                     arrived_blocks());
+                     arrival_counters());
   return gradient;
 }
 
 }  // namespace
 
-bool can_convolve(const ChannelConvolution& layer, const at::Tensor& x, const at::Tensor& weight) {
+bool supports_convolution(const ChannelConvolution& layer, const at::Tensor& x,
+                          const at::Tensor& weight) {
   constexpr std::int64_t kMaxChannels =
-      kArrivedBlocks / 5 * kTileChannels;  // one counter per tile and kernel row
+      kArrivalCounters / 5 * kTileChannels;  // one counter per tile and kernel row
   return is_f32_or_bf16(x) && x.dim() == 4 && x.numel() > 0 &&
          x.numel() <= std::numeric_limits<int>::max() && weight.size(0) <= kMaxChannels &&
          (x.size(1) == weight.size(0) || (x.size(1) == 1 && !x.requires_grad())) &&
@@ -387,10 +388,10 @@ class ChannelConvolutionFunction : public torch::autograd::Function<ChannelConvo
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const ChannelConvolution& layer) {
-    const auto size_of = [&](std::int64_t size) {
+    const auto out_size = [&](std::int64_t size) {
       return (size + 2 * layer.padding - layer.kernel) / layer.stride + 1;
     };
-    at::Tensor y = at::empty({x.size(0), weight.size(0), size_of(x.size(2)), size_of(x.size(3))},
+    at::Tensor y = at::empty({x.size(0), weight.size(0), out_size(x.size(2)), out_size(x.size(3))},
                              x.options().memory_format(kChannelsLast));
     if (x.size(1) == weight.size(0)) {
       launch_depthwise(layer, x, weight, /*is_gradient=*/false, y);
@@ -410,14 +411,14 @@ class ChannelConvolutionFunction : public torch::autograd::Function<ChannelConvo
     const ChannelConvolution layer{weight.size(2), context->saved_data["stride"].toInt(),
                                    context->saved_data["padding"].toInt()};
     const at::Tensor dy = gradients[0].contiguous(kChannelsLast);
-    at::Tensor of_x;
+    at::Tensor dx;
     if (context->needs_input_grad(0)) {
-      of_x = empty_in_rows(x);
-      launch_depthwise(layer, dy, weight, /*is_gradient=*/true, of_x);
+      dx = empty_rows_like(x);
+      launch_depthwise(layer, dy, weight, /*is_gradient=*/true, dx);
     }
-    at::Tensor of_weight;
-    if (context->needs_input_grad(1)) of_weight = convolution_weight_gradient(layer, x, dy, weight);
-    return {of_x, of_weight, {}};
+    at::Tensor dweight;
+    if (context->needs_input_grad(1)) dweight = convolution_weight_gradient(layer, x, dy, weight);
+    return {dx, dweight, {}};
   }
 };
 

@@ -30,7 +30,7 @@ struct Targets {
 };
 
 /// Returns whether the kernel supports these logits.
-bool can_softmax_loss(const at::Tensor& logits);
+bool supports_softmax_loss(const at::Tensor& logits);
 
 /// Adds the summed loss of logits [N,classes] f32 or bf16, the number of correct predictions and
 /// the number of samples to `sums` [3] f32. Writes the gradient of the summed loss times `scale` to
@@ -79,11 +79,11 @@ void update_weights(const WeightUpdate& update, const UpdateRule& rule);
 
 /// Performs the same step with LibTorch's fused optimizers, but updates only weights and optimizer
 /// state.
-void update_by_libtorch(const WeightUpdate& update, const UpdateRule& rule);
+void update_with_libtorch(const WeightUpdate& update, const UpdateRule& rule);
 
 /// Returns whether the kernels can compute `max_pool2d(relu(x + bias), 2)` for x [N,C,H,W] and bias
 /// [C], which may be undefined. Requires fp32 or bf16, and images of at least 2x2.
-bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
+bool supports_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
 
 /// Returns `max_pool2d(relu(x + bias), 2)` of images [N,C,H,W] in any format; `bias` [C] may be
 /// undefined. The output is channels_last or, if `planar`, contiguous.
@@ -126,7 +126,7 @@ struct BatchNormParameters {
 /// Returns whether the kernels can normalise x: fp32 or bf16, [N,C] or channels_last [N,C,H,W],
 /// with at least two values per channel. `residual` must be undefined or have x's shape, type and
 /// format.
-bool can_normalize(const at::Tensor& x, const at::Tensor& residual);
+bool supports_batch_norm(const at::Tensor& x, const at::Tensor& residual);
 
 /// Returns `relu(batch_norm(x + convolution_bias) + residual)` in training mode; ReLU, residual and
 /// bias are optional. Updates the running statistics; the bias affects only the running mean, and
@@ -140,7 +140,8 @@ enum class LinearFunction { kRelu, kTanh };
 /// Returns whether the kernel can compute the gradients of a linear layer with this input [N,I],
 /// weight [O,I] and bias [O], followed by an activation. Requires a bias and one type, fp32 or
 /// bf16, for all tensors.
-bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+bool supports_linear_activation(const at::Tensor& x, const at::Tensor& weight,
+                                const at::Tensor& bias);
 
 /// Returns the activation of `linear(x, weight, bias)`. In the backward pass, a single launch
 /// computes the gradients of the activation's input and of the bias.
@@ -159,7 +160,8 @@ struct ChannelConvolution {
 /// I is C, or 1 if x needs no gradient. Both must be fp32 or both bf16, the weight contiguous, the
 /// kernel 3x3 or 5x5, and the padding less than the kernel; x may have at most 2^31 - 1 values, and
 /// C is at most 13,056.
-bool can_convolve(const ChannelConvolution& layer, const at::Tensor& x, const at::Tensor& weight);
+bool supports_convolution(const ChannelConvolution& layer, const at::Tensor& x,
+                          const at::Tensor& weight);
 
 /// Returns the output [N,C,H',W'] for channels_last x, in the same format. See
 /// gpu/channel_convolution.cu.

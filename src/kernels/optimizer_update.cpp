@@ -15,17 +15,17 @@ namespace {
 constexpr std::int64_t kPack = 4;      // elements that a thread processes at once
 constexpr unsigned kMaxBlocks = 1024;  // enough to fill any GPU
 
-unsigned blocks_of(const at::Tensor& flat) {
+unsigned grid_blocks(const at::Tensor& flat) {
   return std::clamp(blocks_for(ceil_divide(flat.numel(), kPack)), 1U, kMaxBlocks);
 }
 
-/// Launches a kernel with the arguments common to all rules, followed by the rule's own.
+/// Launches a kernel with the arguments common to all rules, followed by those of the rule.
 template <class... Arguments>
-void launch_update(const char* name, const WeightUpdate& update, const Arguments&... own) {
-  const std::int64_t copied = update.bf16_copy.defined() ? update.bf16_copy.numel() : 0;
-  launch(name, {blocks_of(update.values), kThreads}, update.values, update.gradients,
-         update.values.numel(), update.learning_rate, copied > 0 ? update.bf16_copy : at::Tensor(),
-         copied, update.average, update.average_weight, update.check, own...);
+void launch_update(const char* name, const WeightUpdate& update, const Arguments&... extra) {
+  const std::int64_t copies = update.bf16_copy.defined() ? update.bf16_copy.numel() : 0;
+  launch(name, {grid_blocks(update.values), kThreads}, update.values, update.gradients,
+         update.values.numel(), update.learning_rate, copies > 0 ? update.bf16_copy : at::Tensor(),
+         copies, update.average, update.average_weight, update.check, extra...);
 }
 
 void launch_rule(const WeightUpdate& update, const SgdRule& rule) {
@@ -36,10 +36,10 @@ void launch_rule(const WeightUpdate& update, const SgdRule& rule) {
 void launch_rule(const WeightUpdate& update, const AdamRule& rule) {
   launch_update("update_by_adam", update, rule.average, rule.square_average, 1 - rule.beta1,
                 1 - rule.beta2, rule.epsilon, rule.weight_decay, rule.decoupled, rule.steps,
-                arrived_blocks());
+                arrival_counters());
 }
 
-void step_by_libtorch(const WeightUpdate& update, const SgdRule& rule) {
+void step_with_libtorch(const WeightUpdate& update, const SgdRule& rule) {
   std::vector<at::Tensor> buffers;
   if (rule.momentum_buffer.defined()) buffers.push_back(rule.momentum_buffer);
   at::_fused_sgd_({update.values}, {update.gradients}, buffers, rule.weight_decay, rule.momentum,
@@ -47,7 +47,7 @@ void step_by_libtorch(const WeightUpdate& update, const SgdRule& rule) {
                   /*is_first_step=*/false);
 }
 
-void step_by_libtorch(const WeightUpdate& update, const AdamRule& rule) {
+void step_with_libtorch(const WeightUpdate& update, const AdamRule& rule) {
   rule.steps.add_(1);
   const auto step = [&](const auto& kernel) {
     kernel(at::TensorList(update.values), at::TensorList(update.gradients),
@@ -65,11 +65,11 @@ void step_by_libtorch(const WeightUpdate& update, const AdamRule& rule) {
 }  // namespace
 
 void update_weights(const WeightUpdate& update, const UpdateRule& rule) {
-  std::visit([&](const auto& taken) { launch_rule(update, taken); }, rule);
+  std::visit([&](const auto& concrete) { launch_rule(update, concrete); }, rule);
 }
 
-void update_by_libtorch(const WeightUpdate& update, const UpdateRule& rule) {
-  std::visit([&](const auto& taken) { step_by_libtorch(update, taken); }, rule);
+void update_with_libtorch(const WeightUpdate& update, const UpdateRule& rule) {
+  std::visit([&](const auto& concrete) { step_with_libtorch(update, concrete); }, rule);
 }
 
 }  // namespace mnist_train::kernels

@@ -94,7 +94,7 @@ at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at
   } else if (convolution != nullptr) {
     x = convolve(*convolution, images);
   }
-  if (by_kernels && kernels::can_normalize(x, residual)) {
+  if (by_kernels && kernels::supports_batch_norm(x, residual)) {
     return kernels::batch_norm({weight_, bias_, running_mean_, running_var_, num_batches_tracked_,
                                 epsilon_, momentum_, omitted_bias},
                                x, residual, relu);

@@ -50,7 +50,7 @@ at::Tensor convolve_by_kernels(const torch::nn::Conv2dImpl& layer, const at::Ten
   }
   const kernels::ChannelConvolution convolution{options.kernel_size()->at(0),
                                                 options.stride()->at(0), (*padding)->at(0)};
-  if (!kernels::can_convolve(convolution, images, layer.weight)) return {};
+  if (!kernels::supports_convolution(convolution, images, layer.weight)) return {};
   return kernels::convolve(convolution, images.contiguous(at::MemoryFormat::ChannelsLast),
                            layer.weight);
 }
@@ -107,7 +107,7 @@ at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int
 at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction function,
                              const at::Tensor& x) {
   if (kernels::are_used(x.device()) &&
-      kernels::can_linear_activation(x, layer.weight, layer.bias)) {
+      kernels::supports_linear_activation(x, layer.weight, layer.bias)) {
     return kernels::linear_activation(function, x, layer.weight, layer.bias);
   }
   const at::Tensor y = layer.forward(x);
@@ -129,7 +129,7 @@ at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
 }
 
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {
-  if (kernels::are_used(x.device()) && kernels::can_relu_max_pool(x, bias)) {
+  if (kernels::are_used(x.device()) && kernels::supports_relu_max_pool(x, bias)) {
     const at::Tensor out = kernels::relu_max_pool(x, bias, /*planar=*/flatten);
     return flatten ? out.flatten(1) : out;
   }

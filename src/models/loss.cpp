@@ -126,7 +126,7 @@ BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double la
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums) {
   const bool by_kernel = kernels::are_used(logits.device());
-  if (!targets.class_weights.defined() && kernels::can_softmax_loss(logits) &&
+  if (!targets.class_weights.defined() && kernels::supports_softmax_loss(logits) &&
       (by_kernel || (logits.is_cpu() && logits.size(1) > 0))) {
     Targets dense = targets;  // weights may be a strided column
     if (dense.weights.defined()) dense.weights = dense.weights.contiguous();

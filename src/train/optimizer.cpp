@@ -152,7 +152,7 @@ auto step_by(const kernels::AdamRule& rule, double learning_rate) {
 /// Updates the weights with LibTorch's kernels, then the EMA model and the bf16 copy. Adds NaN to
 /// `check` if a weight is not finite.
 void update_on_gpu(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule) {
-  kernels::update_by_libtorch(update, rule);
+  kernels::update_with_libtorch(update, rule);
   const at::Tensor& values = update.values;
   const at::Tensor largest =
       at::linalg_vector_norm(values, std::numeric_limits<double>::infinity());

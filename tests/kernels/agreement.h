@@ -10,14 +10,14 @@
 namespace mnist_train {
 
 /// Copies a tensor to a device; an undefined tensor stays undefined.
-inline at::Tensor on(at::Device device, const at::Tensor& host) {
+inline at::Tensor copy_to(at::Device device, const at::Tensor& host) {
   return host.defined() ? accelerator::to_device(host, device) : host;
 }
 
 /// Copies a tensor to a device as a leaf of the autograd graph; an undefined tensor stays
 /// undefined.
-inline at::Tensor leaf_on(at::Device device, const at::Tensor& host, bool needs_gradient = true) {
-  return host.defined() ? on(device, host).detach().requires_grad_(needs_gradient) : host;
+inline at::Tensor make_leaf(at::Device device, const at::Tensor& host, bool needs_gradient = true) {
+  return host.defined() ? copy_to(device, host).detach().requires_grad_(needs_gradient) : host;
 }
 
 /// Compares the results of kernels with those of LibTorch's operations on the host.
@@ -31,13 +31,13 @@ class Agreement {
            at::ScalarType type) {
     if (!difference_.empty()) return;
     const double tolerance = type == at::kBFloat16 ? 1.0 / 128 : 1e-5;
-    const at::Tensor computed = accelerator::to_host(result).to(at::kDouble).contiguous();
-    const at::Tensor wanted = expected.to(at::kDouble).contiguous();
-    const double largest = wanted.abs().max().item<double>();
-    const double off = (computed - wanted).abs().max().item<double>();
-    if (off <= tolerance * (largest > 0 ? largest : 1)) return;  // false for NaN
+    const at::Tensor actual = accelerator::to_host(result).to(at::kDouble).contiguous();
+    const at::Tensor reference = expected.to(at::kDouble).contiguous();
+    const double largest = reference.abs().max().item<double>();
+    const double error = (actual - reference).abs().max().item<double>();
+    if (error <= tolerance * (largest > 0 ? largest : 1)) return;  // false for NaN
     std::ostringstream text;
-    text << name << " in " << c10::toString(type) << " differ by " << off
+    text << name << " in " << c10::toString(type) << " differ by " << error
          << "; the largest value is " << largest;
     difference_ = text.str();
   }

@@ -34,21 +34,21 @@ struct NormCase {
   bool lacks_bias;  // the kernels must add the convolution's bias to x
 };
 
-at::Tensor like_images(const at::Tensor& x) {
+at::Tensor channels_last(const at::Tensor& x) {
   return x.dim() == 4 ? x.contiguous(at::MemoryFormat::ChannelsLast) : x.contiguous();
 }
 
-kernels::BatchNormParameters layer_on(at::Device device, kernels::BatchNormParameters layer) {
+kernels::BatchNormParameters copy_layer_to(at::Device device, kernels::BatchNormParameters layer) {
   for (at::Tensor* tensor : {&layer.running_mean, &layer.running_var, &layer.batches}) {
-    *tensor = on(device, *tensor);
+    *tensor = copy_to(device, *tensor);
   }
   for (at::Tensor* tensor : {&layer.weight, &layer.bias, &layer.convolution_bias}) {
-    *tensor = leaf_on(device, *tensor);
+    *tensor = make_leaf(device, *tensor);
   }
   return layer;
 }
 
-kernels::BatchNormParameters layer_of(std::int64_t channels) {
+kernels::BatchNormParameters make_layer(std::int64_t channels) {
   return {at::rand({channels}) + 0.5,
           at::randn({channels}),
           at::randn({channels}),
@@ -59,24 +59,24 @@ kernels::BatchNormParameters layer_of(std::int64_t channels) {
 }
 
 /// Compares the kernels with LibTorch's batch norm in fp64.
-void check_batch_norm(const NormCase& tried, at::Device device) {
-  const std::int64_t channels = tried.sizes[1];
-  const auto drawn = [&] { return like_images(at::randn(tried.sizes).to(tried.type)); };
-  const at::Tensor x = like_images(
-      (drawn() * 2 + at::randn({channels})
-                         .view(tried.sizes.size() == 2 ? at::IntArrayRef{1, channels}
-                                                       : at::IntArrayRef{1, channels, 1, 1}))
-          .to(tried.type));
-  const at::Tensor residual = tried.has_residual ? drawn() : at::Tensor();
-  const at::Tensor dy = drawn();
-  kernels::BatchNormParameters layer = layer_of(channels);
-  if (tried.lacks_bias) layer.convolution_bias = (at::randn({channels}) * 3).to(tried.type);
+void check_batch_norm(const NormCase& test, at::Device device) {
+  const std::int64_t channels = test.sizes[1];
+  const auto draw = [&] { return channels_last(at::randn(test.sizes).to(test.type)); };
+  const at::Tensor x = channels_last(
+      (draw() * 2 + at::randn({channels})
+                        .view(test.sizes.size() == 2 ? at::IntArrayRef{1, channels}
+                                                     : at::IntArrayRef{1, channels, 1, 1}))
+          .to(test.type));
+  const at::Tensor residual = test.has_residual ? draw() : at::Tensor();
+  const at::Tensor dy = draw();
+  kernels::BatchNormParameters layer = make_layer(channels);
+  if (test.lacks_bias) layer.convolution_bias = (at::randn({channels}) * 3).to(test.type);
   const auto exact = [](const at::Tensor& tensor) {
     return tensor.detach().to(at::kDouble).contiguous().clone().requires_grad_();
   };
   const at::Tensor exact_x = exact(x);
   const at::Tensor folded_bias =
-      exact(tried.lacks_bias ? layer.convolution_bias : at::zeros({channels}));
+      exact(test.lacks_bias ? layer.convolution_bias : at::zeros({channels}));
   const at::Tensor weight = exact(layer.weight);
   const at::Tensor bias = exact(layer.bias);
   const at::Tensor running_mean = layer.running_mean.to(at::kDouble);
@@ -84,22 +84,22 @@ void check_batch_norm(const NormCase& tried, at::Device device) {
   at::Tensor exact_y =
       at::batch_norm((exact_x.transpose(1, -1) + folded_bias).transpose(1, -1), weight, bias,
                      running_mean, running_var, /*training=*/true, kNewWeight, kEpsilon, false);
-  const at::Tensor exact_residual = tried.has_residual ? exact(residual) : at::Tensor();
-  if (tried.has_residual) exact_y = exact_y + exact_residual;
+  const at::Tensor exact_residual = test.has_residual ? exact(residual) : at::Tensor();
+  if (test.has_residual) exact_y = exact_y + exact_residual;
 
-  layer = layer_on(device, layer);
-  const at::Tensor x_here = leaf_on(device, x);
-  const at::Tensor residual_here = leaf_on(device, residual);
-  const at::Tensor output = kernels::batch_norm(layer, x_here, residual_here, tried.relu);
-  output.backward(on(device, dy));
+  layer = copy_layer_to(device, layer);
+  const at::Tensor device_x = make_leaf(device, x);
+  const at::Tensor device_residual = make_leaf(device, residual);
+  const at::Tensor output = kernels::batch_norm(layer, device_x, device_residual, test.relu);
+  output.backward(copy_to(device, dy));
   const at::Tensor y = accelerator::to_host(output.detach());
   // Rounding may change the sign of a ReLU's input, so use the kernel's sign.
-  const at::Tensor kept = tried.relu ? y.gt(0) : at::ones_like(y);
-  torch::autograd::backward({exact_y}, {(dy * kept).to(at::kDouble)});
+  const at::Tensor mask = test.relu ? y.gt(0) : at::ones_like(y);
+  torch::autograd::backward({exact_y}, {(dy * mask).to(at::kDouble)});
 
   const at::NoGradGuard no_grad;
   Agreement agreement;
-  agreement.add("output", y, tried.relu ? exact_y.relu() : exact_y, tried.type);
+  agreement.add("output", y, test.relu ? exact_y.relu() : exact_y, test.type);
   agreement.add("running mean", layer.running_mean, running_mean, at::kFloat);
   agreement.add("running variance", layer.running_var, running_var, at::kFloat);
   agreement.add("batches", layer.batches, at::ones({}) * 2, at::kFloat);
@@ -107,20 +107,20 @@ void check_batch_norm(const NormCase& tried, at::Device device) {
   const at::Tensor variance = exact_x.transpose(0, 1).flatten(1).var(1, /*unbiased=*/false);
   const at::Tensor scale = (variance + kEpsilon).rsqrt() * weight;
   const at::Tensor term = (dy.to(at::kDouble).transpose(1, -1) * scale).transpose(1, -1);
-  agreement.add("gradient", accelerator::to_host(x_here.grad()) + term, exact_x.grad() + term,
-                tried.type);
+  agreement.add("gradient", accelerator::to_host(device_x.grad()) + term, exact_x.grad() + term,
+                test.type);
   agreement.add("gradient of the weight", layer.weight.grad(), weight.grad(), at::kFloat);
   agreement.add("gradient of the bias", layer.bias.grad(), bias.grad(), at::kFloat);
-  if (tried.has_residual) {
-    agreement.add("gradient of the residual", residual_here.grad(), exact_residual.grad(),
-                  tried.type);
+  if (test.has_residual) {
+    agreement.add("gradient of the residual", device_residual.grad(), exact_residual.grad(),
+                  test.type);
   }
-  CAPTURE(tried.sizes, tried.type, tried.has_residual, tried.relu, tried.lacks_bias);
+  CAPTURE(test.sizes, test.type, test.has_residual, test.relu, test.lacks_bias);
   CHECK(agreement.difference() == "");
-  if (!tried.lacks_bias) return;
-  const at::Tensor of_convolution_bias = accelerator::to_host(layer.convolution_bias.grad());
-  CHECK(of_convolution_bias.scalar_type() == tried.type);
-  CHECK(of_convolution_bias.eq(0).all().item<bool>());
+  if (!test.lacks_bias) return;
+  const at::Tensor convolution_bias_gradient = accelerator::to_host(layer.convolution_bias.grad());
+  CHECK(convolution_bias_gradient.scalar_type() == test.type);
+  CHECK(convolution_bias_gradient.eq(0).all().item<bool>());
   CHECK(folded_bias.grad().abs().max().item<double>() <
         1e-9 * (1 + exact_x.grad().norm().item<double>()));
 }
@@ -164,7 +164,7 @@ TEST_CASE("batch norm kernels compute an accurate variance, whatever the first r
   const at::NoGradGuard no_grad;
   at::Tensor x = at::randn({20000, 4}) * 0.1 + 1000;
   if (GENERATE(false, true)) x[0].fill_(900);
-  kernels::BatchNormParameters layer = layer_of(4);
+  kernels::BatchNormParameters layer = make_layer(4);
   layer.momentum = 1;  // makes the running variance that of this batch
   kernels::batch_norm(layer, x, {}, false);
   const at::Tensor deviation = x.to(at::kDouble).std(0);
@@ -174,7 +174,7 @@ TEST_CASE("batch norm kernels compute an accurate variance, whatever the first r
 TEST_CASE("batch norm kernels propagate NaN") {
   const EmulatedKernels emulated;
   const at::NoGradGuard no_grad;
-  const kernels::BatchNormParameters layer = layer_of(2);
+  const kernels::BatchNormParameters layer = make_layer(2);
   at::Tensor x = at::randn({8, 2});
   x[3][1] = std::nan("");
   const at::Tensor y = kernels::batch_norm(layer, x, {}, true);
@@ -184,11 +184,12 @@ TEST_CASE("batch norm kernels propagate NaN") {
 
 TEST_CASE("batch norm kernels refuse unsupported inputs") {
   const at::Tensor images = at::randn({2, 3, 4, 5});
-  CHECK_FALSE(kernels::can_normalize(images, {}));
-  CHECK(kernels::can_normalize(like_images(images), {}));
-  CHECK_FALSE(kernels::can_normalize(like_images(images).to(at::kDouble), {}));
-  CHECK_FALSE(kernels::can_normalize(like_images(images), images));
-  CHECK_FALSE(kernels::can_normalize(like_images(images), like_images(images).to(at::kBFloat16)));
-  CHECK_FALSE(kernels::can_normalize(at::randn({1, 3}), {}));
-  CHECK_FALSE(kernels::can_normalize(at::randn({0, 3}), {}));
+  CHECK_FALSE(kernels::supports_batch_norm(images, {}));
+  CHECK(kernels::supports_batch_norm(channels_last(images), {}));
+  CHECK_FALSE(kernels::supports_batch_norm(channels_last(images).to(at::kDouble), {}));
+  CHECK_FALSE(kernels::supports_batch_norm(channels_last(images), images));
+  CHECK_FALSE(
+      kernels::supports_batch_norm(channels_last(images), channels_last(images).to(at::kBFloat16)));
+  CHECK_FALSE(kernels::supports_batch_norm(at::randn({1, 3}), {}));
+  CHECK_FALSE(kernels::supports_batch_norm(at::randn({0, 3}), {}));
 }

@@ -39,8 +39,8 @@ const std::vector<ImageSizes> kDepthwiseImages{
 const std::vector<kernels::ChannelConvolution> kDepthwiseLayers{
     {3, 1, 1}, {3, 2, 1}, {3, 1, 0}, {3, 3, 2}, {5, 1, 2}, {5, 2, 2}, {5, 2, 0}, {5, 1, 4}};
 
-at::Tensor by_libtorch(const kernels::ChannelConvolution& layer, const at::Tensor& x,
-                       const at::Tensor& weight) {
+at::Tensor libtorch_convolution(const kernels::ChannelConvolution& layer, const at::Tensor& x,
+                                const at::Tensor& weight) {
   return at::conv2d(x, weight, {}, layer.stride, layer.padding, 1, x.size(1));
 }
 
@@ -51,7 +51,7 @@ void check_depthwise(const kernels::ChannelConvolution& layer, const ImageSizes&
                            .to(type)
                            .contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor weight = at::randn({sizes.channels, 1, layer.kernel, layer.kernel}).to(type);
-  if (!kernels::can_convolve(layer, x, weight)) {
+  if (!kernels::supports_convolution(layer, x, weight)) {
     REQUIRE(std::min(sizes.height, sizes.width) + 2 * layer.padding < layer.kernel);
     return;
   }
@@ -59,28 +59,28 @@ void check_depthwise(const kernels::ChannelConvolution& layer, const ImageSizes&
   CAPTURE(layer.kernel, layer.stride, layer.padding);
   const at::Tensor exact_x = x.to(at::kDouble).requires_grad_();
   const at::Tensor exact_weight = weight.to(at::kDouble).requires_grad_();
-  const at::Tensor expected = by_libtorch(layer, exact_x, exact_weight);
+  const at::Tensor expected = libtorch_convolution(layer, exact_x, exact_weight);
   const at::Tensor dy =
       at::randn(expected.sizes()).to(type).contiguous(at::MemoryFormat::ChannelsLast);
   expected.backward(dy.to(at::kDouble));
 
   at::Tensor y;
-  const auto gradients = [&](bool of_x, bool of_weight) {
-    const at::Tensor x_here = leaf_on(device, x, of_x);
-    const at::Tensor weight_here = leaf_on(device, weight, of_weight);
-    y = kernels::convolve(layer, x_here, weight_here);
-    y.backward(on(device, dy));
-    return std::pair{x_here.grad(), weight_here.grad()};
+  const auto gradients = [&](bool needs_dx, bool needs_weight_gradient) {
+    const at::Tensor device_x = make_leaf(device, x, needs_dx);
+    const at::Tensor device_weight = make_leaf(device, weight, needs_weight_gradient);
+    y = kernels::convolve(layer, device_x, device_weight);
+    y.backward(copy_to(device, dy));
+    return std::pair{device_x.grad(), device_weight.grad()};
   };
-  const auto [of_x, of_weight] = gradients(!sizes.single, true);
+  const auto [dx, weight_gradient] = gradients(!sizes.single, true);
   Agreement agreement;
   agreement.add("output", y, expected, type);
-  if (!sizes.single) agreement.add("gradient", of_x, exact_x.grad(), type);
-  agreement.add("gradient of the weight", of_weight, exact_weight.grad(), type);
+  if (!sizes.single) agreement.add("gradient", dx, exact_x.grad(), type);
+  agreement.add("gradient of the weight", weight_gradient, exact_weight.grad(), type);
   CHECK(agreement.difference() == "");
   if (sizes.single) return;
   const auto [none, same] = gradients(false, true);
-  CHECK(accelerator::to_host(same).equal(accelerator::to_host(of_weight)));
+  CHECK(accelerator::to_host(same).equal(accelerator::to_host(weight_gradient)));
   CHECK(!none.defined());
   CHECK(!gradients(true, false).second.defined());
 }
@@ -90,7 +90,7 @@ void check_depthwise_layers(at::Device device) {
   for (const ImageSizes& images : kDepthwiseImages) {
     for (const kernels::ChannelConvolution& layer : kDepthwiseLayers) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-        spoil_memory();
+        poison_memory();
         check_depthwise(layer, images, type, device);
       }
     }
@@ -99,7 +99,7 @@ void check_depthwise_layers(at::Device device) {
 
 /// Layers for single-channel images and depthwise layers with and without batch norm and bias, and
 /// a similar layer that the kernels do not support.
-settings::LayerList with_depthwise_layers() {
+settings::LayerList depthwise_layers() {
   namespace layer = testing::layer;
   return {layer::convolution(16, 3, 1, 1, /*bias=*/false),
           layer::convolution(16, 3, 1, 1, /*bias=*/false, 16),
@@ -129,9 +129,9 @@ TEST_CASE("depthwise convolution kernels match LibTorch on a GPU", "[gpu][kernel
 
 TEST_CASE("networks with depthwise convolutions train the same with and without the kernels") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
-  const TrainedOnce expected = train_once(with_depthwise_layers(), {20, 1, 12, 12}, type);
+  const TrainedOnce expected = train_once(depthwise_layers(), {20, 1, 12, 12}, type);
   const EmulatedKernels emulated;
-  const TrainedOnce found = train_once(with_depthwise_layers(), {20, 1, 12, 12}, type);
+  const TrainedOnce found = train_once(depthwise_layers(), {20, 1, 12, 12}, type);
   CHECK(count_operations(found.scores, "ChannelConvolutionFunction") == 4);
   check_agreement(found.tensors, expected.tensors, type);
 }
@@ -139,17 +139,17 @@ TEST_CASE("networks with depthwise convolutions train the same with and without 
 TEST_CASE("LibTorch computes convolutions that the depthwise kernels do not support") {
   const at::Tensor x = at::randn({2, 6, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor weight = at::randn({6, 1, 3, 3});
-  CHECK(kernels::can_convolve({3, 1, 1}, x, weight));
-  CHECK(!kernels::can_convolve({3, 1, 3}, x, weight));
+  CHECK(kernels::supports_convolution({3, 1, 1}, x, weight));
+  CHECK(!kernels::supports_convolution({3, 1, 3}, x, weight));
   for (const std::int64_t channels : {13056, 13057}) {  // five counters per 64 channels
-    CHECK(kernels::can_convolve({5, 1, 2}, at::zeros({1, channels, 2, 2}),
-                                at::zeros({channels, 1, 5, 5})) == (channels == 13056));
+    CHECK(kernels::supports_convolution({5, 1, 2}, at::zeros({1, channels, 2, 2}),
+                                        at::zeros({channels, 1, 5, 5})) == (channels == 13056));
   }
-  CHECK(!kernels::can_convolve({7, 1, 3}, x, at::randn({6, 1, 7, 7})));
-  CHECK(!kernels::can_convolve({3, 1, 1}, x.to(at::kBFloat16), weight));
+  CHECK(!kernels::supports_convolution({7, 1, 3}, x, at::randn({6, 1, 7, 7})));
+  CHECK(!kernels::supports_convolution({3, 1, 1}, x.to(at::kBFloat16), weight));
   const at::Tensor single = at::randn({2, 1, 8, 8});
-  CHECK(kernels::can_convolve({3, 1, 1}, single, weight));
-  CHECK(!kernels::can_convolve({3, 1, 1}, single.clone().requires_grad_(), weight));
+  CHECK(kernels::supports_convolution({3, 1, 1}, single, weight));
+  CHECK(!kernels::supports_convolution({3, 1, 1}, single.clone().requires_grad_(), weight));
   const EmulatedKernels emulated;
   using Options = torch::nn::Conv2dOptions;
   for (const Options& options :

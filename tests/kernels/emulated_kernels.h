@@ -31,9 +31,9 @@ class GpuKernels {
 };
 
 /// Fills memory that subsequent tensors will reuse with NaN.
-inline void spoil_memory() {
-  std::vector<at::Tensor> spoilt;
-  for (const std::int64_t size : {64, 1024, 1 << 14}) spoilt.push_back(at::full({size}, NAN));
+inline void poison_memory() {
+  std::vector<at::Tensor> poisoned;
+  for (const std::int64_t size : {64, 1024, 1 << 14}) poisoned.push_back(at::full({size}, NAN));
 }
 
 }  // namespace mnist_train

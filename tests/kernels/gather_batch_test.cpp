@@ -29,40 +29,41 @@ using settings::RandomCropOptions;
 
 constexpr std::int64_t kSamples = 23;
 
-kernels::BatchSamples samples_of(const at::Tensor& rows, std::int64_t count, bool at_positions) {
+kernels::BatchSamples make_samples(const at::Tensor& rows, std::int64_t count, bool has_positions) {
   kernels::BatchSamples samples{count, rows, at::randint(100, {kSamples}, at::kLong),
                                 at::randperm(kSamples, at::kLong)};
   samples.seeds = at::randint(1 << 30, {kSamples}, at::kLong);
   samples.first = 3;
-  if (!at_positions) return samples;
+  if (!has_positions) return samples;
   samples.positions = at::arange(4, 4 + count, at::kLong);
   samples.advance = 5;
   return samples;
 }
 
-at::Tensor positions_of(const kernels::BatchSamples& samples) {
+at::Tensor sample_positions(const kernels::BatchSamples& samples) {
   if (samples.positions.defined()) return samples.positions.clone();
   return at::arange(samples.first, samples.first + samples.count, at::kLong);
 }
 
-void check_rows(const at::Tensor& rows, std::int64_t count, bool at_positions,
+void check_rows(const at::Tensor& rows, std::int64_t count, bool has_positions,
                 at::Device device = at::kCPU) {
-  const kernels::BatchSamples samples = samples_of(rows, count, at_positions);
-  const at::Tensor positions = positions_of(samples);
-  const at::Tensor chosen = samples.order.index_select(0, positions);
-  kernels::BatchSamples here = samples;
-  for (at::Tensor* tensor : {&here.rows, &here.labels, &here.order, &here.seeds, &here.positions}) {
-    *tensor = on(device, *tensor);
+  const kernels::BatchSamples samples = make_samples(rows, count, has_positions);
+  const at::Tensor positions = sample_positions(samples);
+  const at::Tensor indices = samples.order.index_select(0, positions);
+  kernels::BatchSamples device_samples = samples;
+  for (at::Tensor* tensor : {&device_samples.rows, &device_samples.labels, &device_samples.order,
+                             &device_samples.seeds, &device_samples.positions}) {
+    *tensor = copy_to(device, *tensor);
   }
-  kernels::GatheredRows made = kernels::gather_rows(here);
-  for (at::Tensor* tensor : {&made.images, &made.labels, &made.seeds}) {
+  kernels::GatheredRows gathered = kernels::gather_rows(device_samples);
+  for (at::Tensor* tensor : {&gathered.images, &gathered.labels, &gathered.seeds}) {
     *tensor = accelerator::to_host(*tensor);
   }
-  CAPTURE(rows.scalar_type(), rows.size(1), count, at_positions);
-  CHECK(made.images.equal(rows.index_select(0, chosen)));
-  CHECK(made.labels.equal(samples.labels.index_select(0, chosen)));
-  CHECK(made.seeds.equal(samples.seeds.index_select(0, positions)));
-  if (at_positions) CHECK(accelerator::to_host(here.positions).equal(positions + 5));
+  CAPTURE(rows.scalar_type(), rows.size(1), count, has_positions);
+  CHECK(gathered.images.equal(rows.index_select(0, indices)));
+  CHECK(gathered.labels.equal(samples.labels.index_select(0, indices)));
+  CHECK(gathered.seeds.equal(samples.seeds.index_select(0, positions)));
+  if (has_positions) CHECK(accelerator::to_host(device_samples.positions).equal(positions + 5));
 }
 
 TEST_CASE("the gather kernel copies rows of all types, sizes and alignments") {
@@ -73,8 +74,8 @@ TEST_CASE("the gather kernel copies rows of all types, sizes and alignments") {
     for (const std::int64_t size : {1, 2, 6, 7, 105, 784, 4200}) {
       const at::Tensor rows = at::randint(256, {kSamples, size}, at::kFloat).to(type);
       for (const std::int64_t count : {0, 1, 17}) {
-        check_rows(rows, count, /*at_positions=*/false);
-        if (count > 0) check_rows(rows, count, /*at_positions=*/true);
+        check_rows(rows, count, /*has_positions=*/false);
+        if (count > 0) check_rows(rows, count, /*has_positions=*/true);
       }
       const at::Tensor memory = at::randint(256, {kSamples * size + 1}, at::kFloat).to(type);
       check_rows(memory.narrow(0, 1, kSamples * size).view({kSamples, size}), 5, false);
@@ -86,7 +87,8 @@ TEST_CASE("the gather kernel copies rows on a GPU", "[gpu][kernels]") {
   if (!testing::have_gpu()) return;
   const GpuKernels gpu;
   for (const std::int64_t size : {7, 784}) {
-    check_rows(at::randint(256, {kSamples, size}, at::kByte), 17, /*at_positions=*/true, kFirstGpu);
+    check_rows(at::randint(256, {kSamples, size}, at::kByte), 17, /*has_positions=*/true,
+               kFirstGpu);
   }
 }
 
@@ -98,23 +100,23 @@ struct Case {
   at::ScalarType type;
 };
 
-std::shared_ptr<loader::Augmenter> augmenter_of(const data::ImageSet& set, const Case& tried) {
-  if (tried.list.empty()) return nullptr;
-  return std::make_shared<loader::Augmenter>(tried.list, ImageSize{set.height, set.width}, 1,
+std::shared_ptr<loader::Augmenter> make_augmenter(const data::ImageSet& set, const Case& test) {
+  if (test.list.empty()) return nullptr;
+  return std::make_shared<loader::Augmenter>(test.list, ImageSize{set.height, set.width}, 1,
                                              at::kCPU);
 }
 
-std::unique_ptr<loader::BatchSource> source_of(const data::ImageSet& set, const Case& tried) {
-  auto source = loader::make_batch_source(set, tried.normalize, at::kCPU, tried.type,
-                                          augmenter_of(set, tried));
+std::unique_ptr<loader::BatchSource> make_source(const data::ImageSet& set, const Case& test) {
+  auto source = loader::make_batch_source(set, test.normalize, at::kCPU, test.type,
+                                          make_augmenter(set, test));
   source->draw_seeds(4);
   return source;
 }
 
 /// Returns a batch gathered without kernels; if `range` is empty, of the last samples as stored.
-loader::Batch expected_of(const data::ImageSet& set, const std::vector<std::int64_t>& order,
-                          const Case& tried, data::Range range) {
-  const auto source = source_of(set, tried);
+loader::Batch expected_batch(const data::ImageSet& set, const std::vector<std::int64_t>& order,
+                             const Case& test, data::Range range) {
+  const auto source = make_source(set, test);
   source->set_order(order, 2);
   loader::Batch batch = range.size() > 0
                             ? source->gather({range})
@@ -137,15 +139,15 @@ void check_equal(const loader::Batch& batch, const loader::Batch& expected) {
 }
 
 /// Compares batches gathered by the kernel with those gathered by the host, bit for bit.
-void check_source(const data::ImageSet& set, const Case& tried) {
+void check_source(const data::ImageSet& set, const Case& test) {
   const std::vector<std::int64_t> order = data::epoch_permutation(set.count, 1, 2);
-  const loader::Batch first = expected_of(set, order, tried, {4, 13});
-  const loader::Batch second = expected_of(set, order, tried, {13, 22});
-  const loader::Batch last = expected_of(set, order, tried, {22, 23});
-  const loader::Batch stored = expected_of(set, order, tried, {0, 0});
+  const loader::Batch first = expected_batch(set, order, test, {4, 13});
+  const loader::Batch second = expected_batch(set, order, test, {13, 22});
+  const loader::Batch last = expected_batch(set, order, test, {22, 23});
+  const loader::Batch stored = expected_batch(set, order, test, {0, 0});
   const EmulatedKernels emulated;
   REQUIRE(kernels::are_used(at::kCPU));
-  const auto source = source_of(set, tried);
+  const auto source = make_source(set, test);
   for (const std::int64_t epoch : {0, 2}) source->set_order(order, epoch);
   check_equal(source->gather({{4, 13}}), first);
   check_equal(source->gather({{22, 23}}), last);

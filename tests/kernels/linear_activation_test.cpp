@@ -50,20 +50,20 @@ at::Tensor derivative(LinearFunction function, const at::Tensor& y, const at::Te
 }
 
 struct LinearPasses {
-  at::Tensor y, of_x, of_bias;
+  at::Tensor y, dx, bias_gradient;
 };
 
 /// Returns the output for x [N,C], and the gradients given the output's gradient dy. The weight is
-/// the identity and the bias is 0, so `of_x` is the gradient of the linear layer's output.
+/// the identity and the bias is 0, so `dx` is the gradient of the linear layer's output.
 LinearPasses linear_passes(LinearFunction function, const at::Tensor& x, const at::Tensor& dy,
                            at::Device device = at::kCPU) {
-  const at::Tensor x_here = leaf_on(device, x);
-  const at::Tensor weight = on(device, at::eye(x.size(1)).to(x.scalar_type()));
-  const at::Tensor bias = leaf_on(device, at::zeros({x.size(1)}, x.scalar_type()));
-  const at::Tensor y = kernels::linear_activation(function, x_here, weight, bias);
-  y.backward(on(device, dy));
+  const at::Tensor device_x = make_leaf(device, x);
+  const at::Tensor weight = copy_to(device, at::eye(x.size(1)).to(x.scalar_type()));
+  const at::Tensor bias = make_leaf(device, at::zeros({x.size(1)}, x.scalar_type()));
+  const at::Tensor y = kernels::linear_activation(function, device_x, weight, bias);
+  y.backward(copy_to(device, dy));
   using accelerator::to_host;
-  return {to_host(y.detach()), to_host(x_here.grad()), to_host(bias.grad())};
+  return {to_host(y.detach()), to_host(device_x.grad()), to_host(bias.grad())};
 }
 
 void check_linear_activation(const Sizes& sizes, at::ScalarType type, LinearFunction function,
@@ -76,12 +76,12 @@ void check_linear_activation(const Sizes& sizes, at::ScalarType type, LinearFunc
   Agreement agreement;
   agreement.add("output", found.y, function == LinearFunction::kRelu ? at::relu(x) : at::tanh(x),
                 type);
-  agreement.add("gradient", found.of_x, expected, type);
-  agreement.add("gradient of the bias", found.of_bias, found.of_x.to(at::kDouble).sum(0), type);
+  agreement.add("gradient", found.dx, expected, type);
+  agreement.add("gradient of the bias", found.bias_gradient, found.dx.to(at::kDouble).sum(0), type);
   CHECK(agreement.difference() == "");
-  if (function == LinearFunction::kRelu) CHECK(found.of_x.equal(expected));
-  CHECK(found.of_bias.scalar_type() == type);
-  CHECK(linear_passes(function, x, dy, device).of_bias.equal(found.of_bias));
+  if (function == LinearFunction::kRelu) CHECK(found.dx.equal(expected));
+  CHECK(found.bias_gradient.scalar_type() == type);
+  CHECK(linear_passes(function, x, dy, device).bias_gradient.equal(found.bias_gradient));
 }
 
 void check_linear_activations(at::Device device) {
@@ -89,7 +89,7 @@ void check_linear_activations(at::Device device) {
   for (const Sizes& sizes : kSizes) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
-        spoil_memory();
+        poison_memory();
         check_linear_activation(sizes, type, function, device);
       }
     }
@@ -104,7 +104,7 @@ std::shared_ptr<torch::nn::LinearImpl> linear(std::int64_t inputs, std::int64_t 
 
 /// Linear layers with each activation: some in a sequential, one without a bias, and the last one
 /// without an activation.
-settings::LayerList with_linear_layers() {
+settings::LayerList linear_layers() {
   namespace layer = testing::layer;
   return {layer::flatten(),
           layer::linear(64),
@@ -141,24 +141,24 @@ TEST_CASE("the linear activation kernel accepts unaligned gradients and propagat
       const at::Tensor dy = at::randn({from + 9 * 16}).to(type).slice(0, from).view({9, 16});
       x[3][5] = kNan;
       const LinearPasses found = linear_passes(LinearFunction::kRelu, x, dy);
-      CHECK(found.of_x.equal(derivative(LinearFunction::kRelu, found.y, dy)));
-      CHECK(found.of_x[3][5].equal(dy[3][5]));
+      CHECK(found.dx.equal(derivative(LinearFunction::kRelu, found.y, dy)));
+      CHECK(found.dx[3][5].equal(dy[3][5]));
       x[5][6] = -1;
       dy[5][6] = kNan;
       x[4][5] = 2;
       dy[4][5] = kNan;
-      const at::Tensor of_bias = linear_passes(LinearFunction::kRelu, x, dy).of_bias;
-      CHECK(of_bias[5].isnan().item<bool>());
-      CHECK(!of_bias[6].isnan().item<bool>());
+      const at::Tensor bias_gradient = linear_passes(LinearFunction::kRelu, x, dy).bias_gradient;
+      CHECK(bias_gradient[5].isnan().item<bool>());
+      CHECK(!bias_gradient[6].isnan().item<bool>());
     }
   }
 }
 
 TEST_CASE("networks with linear layers train the same with and without the kernel") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
-  const TrainedOnce expected = train_once(with_linear_layers(), {70, 1, 6, 6}, type);
+  const TrainedOnce expected = train_once(linear_layers(), {70, 1, 6, 6}, type);
   const EmulatedKernels emulated;
-  const TrainedOnce found = train_once(with_linear_layers(), {70, 1, 6, 6}, type);
+  const TrainedOnce found = train_once(linear_layers(), {70, 1, 6, 6}, type);
   CHECK(count_operations(found.scores, "LinearActivation") == 2);
   check_agreement(found.tensors, expected.tensors, type);
 }
@@ -188,11 +188,11 @@ TEST_CASE("a linear layer with an activation computes only the required gradient
 TEST_CASE("LibTorch computes linear layers that the kernel does not support") {
   const at::Tensor weight = at::randn({4, 6});
   const at::Tensor bias = at::randn({4});
-  CHECK(kernels::can_linear_activation(at::randn({2, 6}), weight, bias));
-  CHECK(!kernels::can_linear_activation(at::randn({2, 6}), weight, {}));
-  CHECK(!kernels::can_linear_activation(at::randn({0, 6}), weight, bias));
-  CHECK(!kernels::can_linear_activation(at::randn({2, 3, 6}), weight, bias));
-  CHECK(!kernels::can_linear_activation(at::randn({2, 6}).to(at::kBFloat16), weight, bias));
+  CHECK(kernels::supports_linear_activation(at::randn({2, 6}), weight, bias));
+  CHECK(!kernels::supports_linear_activation(at::randn({2, 6}), weight, {}));
+  CHECK(!kernels::supports_linear_activation(at::randn({0, 6}), weight, bias));
+  CHECK(!kernels::supports_linear_activation(at::randn({2, 3, 6}), weight, bias));
+  CHECK(!kernels::supports_linear_activation(at::randn({2, 6}).to(at::kBFloat16), weight, bias));
   const EmulatedKernels emulated;
   for (const bool has_bias : {false, true}) {
     const auto layer = linear(6, 4, has_bias);

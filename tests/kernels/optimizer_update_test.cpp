@@ -26,31 +26,31 @@ namespace {
 
 constexpr double kLearningRate = 0.125;
 
-enum class Name { kSgd, kMomentum, kNesterov, kAdam, kAdamW, kWithoutMemory };
+enum class Name { kSgd, kMomentum, kNesterov, kAdam, kAdamW, kMemoryless };
 constexpr auto kNames = {Name::kSgd,  Name::kMomentum, Name::kNesterov,
-                         Name::kAdam, Name::kAdamW,    Name::kWithoutMemory};
+                         Name::kAdam, Name::kAdamW,    Name::kMemoryless};
 
 struct UpdateCase {
   Name name;
   std::int64_t count;
   std::int64_t offset;  // of the first element in each buffer
   double weight_decay;
-  std::int64_t copied;  // number of elements copied to bf16
+  std::int64_t copy_count;  // number of elements copied to bf16
   double average_weight;
   at::Device device = at::kCPU;
 };
 
 /// Returns a view that begins at element `offset` of a buffer of NaNs on the device.
-at::Tensor placed(const at::Tensor& values, const UpdateCase& tried,
-                  at::ScalarType type = at::kFloat) {
+at::Tensor guarded_view(const at::Tensor& values, const UpdateCase& test,
+                        at::ScalarType type = at::kFloat) {
   const at::Tensor buffer =
-      at::full({values.numel() + tried.offset + 8}, std::numeric_limits<double>::quiet_NaN(), type);
-  buffer.narrow(0, tried.offset, values.numel()).copy_(values);
-  return on(tried.device, buffer).narrow(0, tried.offset, values.numel());
+      at::full({values.numel() + test.offset + 8}, std::numeric_limits<double>::quiet_NaN(), type);
+  buffer.narrow(0, test.offset, values.numel()).copy_(values);
+  return copy_to(test.device, buffer).narrow(0, test.offset, values.numel());
 }
 
-/// Returns whether nothing was written outside the view, which `placed` must have returned.
-bool is_whole(const at::Tensor& view) {
+/// Returns whether nothing was written outside the view, which `guarded_view` must have returned.
+bool guards_intact(const at::Tensor& view) {
   if (!view.defined()) return true;
   const std::int64_t elements = static_cast<std::int64_t>(view.storage().nbytes()) /
                                 static_cast<std::int64_t>(view.element_size());
@@ -61,22 +61,22 @@ bool is_whole(const at::Tensor& view) {
 /// An optimizer's update rule, and LibTorch's implementation of it in fp64.
 class Subject {
  public:
-  explicit Subject(const UpdateCase& tried) : tried_(tried) {
-    if (tried.name == Name::kSgd) rule_ = kernels::SgdRule{0, tried.weight_decay, false, {}};
-    if (tried.name == Name::kMomentum || tried.name == Name::kNesterov) {
-      rule_ = kernels::SgdRule{0.9, tried.weight_decay, tried.name == Name::kNesterov, first()};
+  explicit Subject(const UpdateCase& test) : test_(test) {
+    if (test.name == Name::kSgd) rule_ = kernels::SgdRule{0, test.weight_decay, false, {}};
+    if (test.name == Name::kMomentum || test.name == Name::kNesterov) {
+      rule_ = kernels::SgdRule{0.9, test.weight_decay, test.name == Name::kNesterov, first()};
     }
-    if (tried.name >= Name::kAdam) {
-      second_ = at::rand({tried.count}, at::kDouble) + 0.1;
-      const bool keeps = tried.name != Name::kWithoutMemory;
-      rule_ = kernels::AdamRule{keeps ? 0.9 : 0,
-                                keeps ? 0.999 : 0,
+    if (test.name >= Name::kAdam) {
+      second_ = at::rand({test.count}, at::kDouble) + 0.1;
+      const bool has_memory = test.name != Name::kMemoryless;
+      rule_ = kernels::AdamRule{has_memory ? 0.9 : 0,
+                                has_memory ? 0.999 : 0,
                                 1e-8,
-                                tried.weight_decay,
-                                tried.name == Name::kAdamW,
+                                test.weight_decay,
+                                test.name == Name::kAdamW,
                                 first(),
-                                placed(second_, tried),
-                                on(tried.device, at::zeros({}))};
+                                guarded_view(second_, test),
+                                copy_to(test.device, at::zeros({}))};
     }
   }
 
@@ -105,12 +105,12 @@ class Subject {
 
   void compare(Agreement& agreement) const {
     if (const auto* sgd = std::get_if<kernels::SgdRule>(&rule_)) {
-      CHECK(is_whole(sgd->momentum_buffer));
+      CHECK(guards_intact(sgd->momentum_buffer));
       if (first_.defined()) agreement.add("buffer", sgd->momentum_buffer, first_, at::kFloat);
       return;
     }
     const auto& adam = std::get<kernels::AdamRule>(rule_);
-    CHECK((is_whole(adam.average) && is_whole(adam.square_average)));
+    CHECK((guards_intact(adam.average) && guards_intact(adam.square_average)));
     agreement.add("average", adam.average, first_, at::kFloat);
     agreement.add("square average", adam.square_average, second_, at::kFloat);
     CHECK(accelerator::to_host(adam.steps).item<float>() == steps_.item<float>());
@@ -118,11 +118,11 @@ class Subject {
 
  private:
   at::Tensor first() {
-    first_ = at::randn({tried_.count}, at::kDouble) * 0.1;
-    return placed(first_, tried_);
+    first_ = at::randn({test_.count}, at::kDouble) * 0.1;
+    return guarded_view(first_, test_);
   }
 
-  UpdateCase tried_;
+  UpdateCase test_;
   kernels::UpdateRule rule_;
   at::Tensor first_;
   at::Tensor second_;
@@ -130,40 +130,40 @@ class Subject {
 };
 
 /// Compares the results of some steps of the kernels with those of LibTorch.
-void check_update(const UpdateCase& tried, int steps = 3) {
-  CAPTURE(tried.name, tried.count, tried.offset, tried.weight_decay, tried.copied,
-          tried.average_weight);
-  Subject subject(tried);
-  at::Tensor values = at::randn({tried.count}, at::kDouble);
-  at::Tensor average = at::randn({tried.count}, at::kDouble);
+void check_update(const UpdateCase& test, int steps = 3) {
+  CAPTURE(test.name, test.count, test.offset, test.weight_decay, test.copy_count,
+          test.average_weight);
+  Subject subject(test);
+  at::Tensor values = at::randn({test.count}, at::kDouble);
+  at::Tensor average = at::randn({test.count}, at::kDouble);
   kernels::WeightUpdate update;
-  update.values = placed(values, tried);
-  update.learning_rate = on(tried.device, at::scalar_tensor(kLearningRate));
-  update.average_weight = on(tried.device, at::scalar_tensor(tried.average_weight));
-  if (tried.average_weight > 0) update.average = placed(average, tried);
-  if (tried.copied > 0) {
-    update.bf16_copy = placed(at::zeros({tried.copied}), tried, at::kBFloat16);
+  update.values = guarded_view(values, test);
+  update.learning_rate = copy_to(test.device, at::scalar_tensor(kLearningRate));
+  update.average_weight = copy_to(test.device, at::scalar_tensor(test.average_weight));
+  if (test.average_weight > 0) update.average = guarded_view(average, test);
+  if (test.copy_count > 0) {
+    update.bf16_copy = guarded_view(at::zeros({test.copy_count}), test, at::kBFloat16);
   }
   Agreement agreement;
   for (int step = 0; step < steps; ++step) {
-    const at::Tensor gradients = at::randn({tried.count}, at::kDouble);
-    update.gradients = placed(gradients, tried);
+    const at::Tensor gradients = at::randn({test.count}, at::kDouble);
+    update.gradients = guarded_view(gradients, test);
     kernels::update_weights(update, subject.rule());
     subject.step(values, gradients);
-    average.lerp_(values, tried.average_weight);
+    average.lerp_(values, test.average_weight);
     agreement.add("values", update.values, values, at::kFloat);
     if (update.average.defined()) {
       agreement.add("average of values", update.average, average, at::kFloat);
     }
     if (update.bf16_copy.defined()) {
-      const at::Tensor copied = accelerator::to_host(update.values).narrow(0, 0, tried.copied);
+      const at::Tensor copied = accelerator::to_host(update.values).narrow(0, 0, test.copy_count);
       CHECK(accelerator::to_host(update.bf16_copy).equal(copied.to(at::kBFloat16)));
     }
     subject.compare(agreement);
   }
   CHECK(agreement.difference() == "");
-  CHECK((is_whole(update.values) && is_whole(update.gradients) && is_whole(update.average) &&
-         is_whole(update.bf16_copy)));
+  CHECK((guards_intact(update.values) && guards_intact(update.gradients) &&
+         guards_intact(update.average) && guards_intact(update.bf16_copy)));
 }
 
 void check_updates(at::Device device) {
@@ -171,7 +171,7 @@ void check_updates(at::Device device) {
   for (const Name name : kNames) {
     for (const std::int64_t count : {4, 8, 260, 1024, 3004}) {
       for (const std::int64_t offset : {0, 4}) {
-        check_update({name, count, offset, /*weight_decay=*/0, /*copied=*/0, 0, device});
+        check_update({name, count, offset, /*weight_decay=*/0, /*copy_count=*/0, 0, device});
         check_update({name, count, offset, 0.01, count / 8 * 4, 0.001, device});
         check_update({name, count, offset, 0.01, count, 0.75, device});
       }

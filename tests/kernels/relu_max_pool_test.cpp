@@ -61,23 +61,23 @@ at::Tensor reference(const at::Tensor& x, const at::Tensor& bias) {
 }
 
 /// Returns random numbers with few distinct values, so that most windows have ties.
-at::Tensor with_ties(at::IntArrayRef sizes) { return (at::randn(sizes) * 2).round() / 2; }
+at::Tensor tied_values(at::IntArrayRef sizes) { return (at::randn(sizes) * 2).round() / 2; }
 
-void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias, bool planar,
+void check_pooling(const PoolingCase& test, at::ScalarType type, bool has_bias, bool planar,
                    at::Device device) {
-  const at::Tensor x = with_ties({tried.images, tried.channels, tried.height, tried.width})
+  const at::Tensor x = tied_values({test.images, test.channels, test.height, test.width})
                            .to(type, false, false, kChannelsLast);
-  const at::Tensor bias = has_bias ? at::randn({tried.channels}).to(type) : at::Tensor();
+  const at::Tensor bias = has_bias ? at::randn({test.channels}).to(type) : at::Tensor();
   const at::Tensor upstream =
-      at::randn({tried.images, tried.channels, tried.height / 2, tried.width / 2}).to(type);
+      at::randn({test.images, test.channels, test.height / 2, test.width / 2}).to(type);
   const Passes ours = both_passes(
       [&](const at::Tensor& values, const at::Tensor& added) {
         const at::Tensor out = models::relu_max_pool(values, added, /*flatten=*/planar);
         return planar ? out.view(upstream.sizes()) : out;
       },
-      on(device, x), on(device, bias), on(device, upstream));
+      copy_to(device, x), copy_to(device, bias), copy_to(device, upstream));
   const Passes expected = both_passes(reference, x, bias, upstream);
-  CAPTURE(tried.images, tried.channels, tried.height, tried.width, type, has_bias, planar);
+  CAPTURE(test.images, test.channels, test.height, test.width, type, has_bias, planar);
   CHECK(ours.out.is_contiguous(planar ? at::MemoryFormat::Contiguous : kChannelsLast));
   CHECK(ours.out.equal(expected.out));
   CHECK(ours.gradient.is_contiguous(kChannelsLast));
@@ -92,12 +92,12 @@ void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias,
 
 void check_poolings(at::Device device) {
   torch::manual_seed(8);
-  for (const PoolingCase& tried : kCases) {
+  for (const PoolingCase& test : kCases) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       for (const bool has_bias : {false, true}) {
         for (const bool planar : {false, true}) {
-          spoil_memory();
-          check_pooling(tried, type, has_bias, planar, device);
+          poison_memory();
+          check_pooling(test, type, has_bias, planar, device);
         }
       }
     }
@@ -196,16 +196,16 @@ TEST_CASE("networks that flatten pooled images train the same with and without a
   if (has_norm) layers.push_back({"", settings::GroupNormLayer{4}});
   layers.insert(layers.end(),
                 {layer::relu(), layer::max_pool(), layer::flatten(), layer::linear(10)});
-  settings::LayerList with_copy = layers;
-  settings::AvgPool2dLayer nothing;
-  nothing.kernel_size = {1, 1};
-  with_copy.insert(with_copy.end() - 2, settings::Layer{"", nothing});
+  settings::LayerList copying_layers = layers;
+  settings::AvgPool2dLayer identity;
+  identity.kernel_size = {1, 1};
+  copying_layers.insert(copying_layers.end() - 2, settings::Layer{"", identity});
   const auto train = [&](const settings::LayerList& list) {
     return train_once(list, {6, 2, 11, 12}, type);
   };
-  TrainedOnce without_kernels = train(layers);
+  TrainedOnce reference_run = train(layers);
   const EmulatedKernels emulated;
-  const TrainedOnce copied = train(with_copy);
+  const TrainedOnce copied = train(copying_layers);
   TrainedOnce found = train(layers);
   // Without a copy, the flattened images are a view of the pooled ones.
   CHECK(count_operations(copied.scores, "UnsafeViewBackward") == 1);
@@ -218,9 +218,9 @@ TEST_CASE("networks that flatten pooled images train the same with and without a
   // In bf16, the computations round at different points, so different elements may tie.
   if (type == at::kBFloat16) {
     found.tensors.resize(1);  // the scores
-    without_kernels.tensors.resize(1);
+    reference_run.tensors.resize(1);
   }
-  check_agreement(found.tensors, without_kernels.tensors, type);
+  check_agreement(found.tensors, reference_run.tensors, type);
 }
 
 TEST_CASE("LibTorch computes ReLU and pooling that the kernels do not support") {
@@ -232,13 +232,13 @@ TEST_CASE("LibTorch computes ReLU and pooling that the kernels do not support") 
         both_passes([](const auto&... tensors) { return models::relu_max_pool(tensors...); }, x,
                     bias.to(x.scalar_type()),
                     at::ones({x.size(0), 4, x.size(2) / 2, x.size(3) / 2}, x.scalar_type()));
-    CHECK(!kernels::can_relu_max_pool(x, bias.to(x.scalar_type())));
+    CHECK(!kernels::supports_relu_max_pool(x, bias.to(x.scalar_type())));
     CHECK(ours.out.equal(reference(x, bias.to(x.scalar_type()))));
     CHECK(ours.gradient.sizes() == x.sizes());
     CHECK(ours.bias.defined());
   }
-  CHECK(kernels::can_relu_max_pool(at::randn({2, 4, 5, 5}), bias));
-  CHECK(!kernels::can_relu_max_pool(at::randn({2, 4, 5, 5}), bias.to(at::kBFloat16)));
-  CHECK(!kernels::can_relu_max_pool(at::randn({2, 4, 1, 5}), bias));
-  CHECK(!kernels::can_relu_max_pool(at::randn({4, 5, 5}), bias));
+  CHECK(kernels::supports_relu_max_pool(at::randn({2, 4, 5, 5}), bias));
+  CHECK(!kernels::supports_relu_max_pool(at::randn({2, 4, 5, 5}), bias.to(at::kBFloat16)));
+  CHECK(!kernels::supports_relu_max_pool(at::randn({2, 4, 1, 5}), bias));
+  CHECK(!kernels::supports_relu_max_pool(at::randn({4, 5, 5}), bias));
 }

@@ -34,37 +34,37 @@ at::Tensor losses(const at::Tensor& logits, const at::Tensor& labels, double smo
 }
 
 /// Compares the kernel on a device with LibTorch's operations.
-void check_loss(const LossCase& tried, at::Device device) {
+void check_loss(const LossCase& test, at::Device device) {
   constexpr double kScale = 0.125;
-  const at::Tensor logits = (at::randn({tried.samples, tried.classes}) * 4).to(tried.type);
-  kernels::Targets targets{at::randint(tried.classes, {tried.samples}, at::kLong)};
+  const at::Tensor logits = (at::randn({test.samples, test.classes}) * 4).to(test.type);
+  kernels::Targets targets{at::randint(test.classes, {test.samples}, at::kLong)};
   const at::Tensor scores = logits.to(at::kFloat).requires_grad_();
   const at::Tensor predicted = logits.argmax(1);
-  at::Tensor loss = losses(scores, targets.labels, tried.smoothing);
+  at::Tensor loss = losses(scores, targets.labels, test.smoothing);
   at::Tensor correct = predicted.eq(targets.labels).to(at::kFloat);
-  if (tried.mixed) {
-    targets.other_labels = at::randint(tried.classes, {tried.samples}, at::kLong);
-    targets.weights = at::rand({tried.samples});
+  if (test.mixed) {
+    targets.other_labels = at::randint(test.classes, {test.samples}, at::kLong);
+    targets.weights = at::rand({test.samples});
     loss = loss * targets.weights +
-           losses(scores, targets.other_labels, tried.smoothing) * (1 - targets.weights);
+           losses(scores, targets.other_labels, test.smoothing) * (1 - targets.weights);
     correct = correct * targets.weights +
               predicted.eq(targets.other_labels).to(at::kFloat) * (1 - targets.weights);
   }
   torch::autograd::backward({loss.sum() * kScale});
 
   const at::NoGradGuard no_grad;
-  const at::Tensor sums = on(device, at::ones({3}));
-  const at::Tensor gradient = on(device, at::empty_like(logits));
-  kernels::softmax_loss(
-      on(device, logits),
-      {on(device, targets.labels), on(device, targets.other_labels), on(device, targets.weights)},
-      tried.smoothing, kScale, gradient, sums);
+  const at::Tensor sums = copy_to(device, at::ones({3}));
+  const at::Tensor gradient = copy_to(device, at::empty_like(logits));
+  kernels::softmax_loss(copy_to(device, logits),
+                        {copy_to(device, targets.labels), copy_to(device, targets.other_labels),
+                         copy_to(device, targets.weights)},
+                        test.smoothing, kScale, gradient, sums);
   Agreement agreement;
   agreement.add("loss", sums[0], loss.detach().sum() + 1, at::kFloat);
   agreement.add("correct", sums[1], correct.sum() + 1, at::kFloat);
-  agreement.add("samples", sums[2], at::full({}, tried.samples, at::kFloat) + 1, at::kFloat);
-  agreement.add("gradient", gradient, scores.grad(), tried.type);
-  CAPTURE(tried.samples, tried.classes, tried.type, tried.mixed, tried.smoothing);
+  agreement.add("samples", sums[2], at::full({}, test.samples, at::kFloat) + 1, at::kFloat);
+  agreement.add("gradient", gradient, scores.grad(), test.type);
+  CAPTURE(test.samples, test.classes, test.type, test.mixed, test.smoothing);
   CHECK(agreement.difference() == "");
 }
 

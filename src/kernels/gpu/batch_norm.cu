@@ -25,7 +25,7 @@ __device__ inline void batch_norm_statistics(const RowTile<size>& tile, const T*
                                              float momentum, float* statistics, float* running_mean,
                                              float* running_var, int64* batches,
                                              ChannelSums* partial_sums, unsigned* arrived) {
-  ChannelSums own[size] = {};
+  ChannelSums acc[size] = {};
   float shift[size];
   for (int i = 0; i < size; ++i) shift[i] = to_float(x[tile.offset(tile.first_row()) + i]);
   for_each_row<4>(
@@ -33,29 +33,29 @@ __device__ inline void batch_norm_statistics(const RowTile<size>& tile, const T*
       [&](int64, const Pack<T, size>& pack) {
         for (int i = 0; i < size; ++i) {
           const float distance = to_float(pack.values[i]) - shift[i];
-          own[i] = {own[i].first + distance, fmaf(distance, distance, own[i].second)};
+          acc[i] = {acc[i].first + distance, fmaf(distance, distance, acc[i].second)};
         }
       });
-  const ChannelSums sums = sums_of_block(tile, own);
-  const RowsOfBlocks rows_of(tile);
+  const ChannelSums sums = block_sums(tile, acc);
+  const BlockRows block_rows(tile);
   const int64 channel = tile.begin + threadIdx.x;
   if (threadIdx.x < tile.channels) {
-    const float mean_distance = sums.first / rows_of.of(tile.block);
+    const float mean_distance = sums.first / block_rows.count(tile.block);
     partial_sums[tile.block * tile.stride + channel] = {
         to_float(x[tile.first_row() * tile.stride + channel]) + mean_distance,
         sums.second - sums.first * mean_distance};
   }
-  if (!is_last_block(arrived + tile.number, tile.blocks)) return;
+  if (!is_last_block(arrived + tile.index, tile.blocks)) return;
   const ChannelSums* means = partial_sums + tile.begin;  // with the sums of squares around them
   const ChannelSums total =
-      sum_by_channel(parts_of_sums<ChannelSums>(), tile.blocks, tile.channels,
-                     [&](unsigned block, unsigned of_tile) {
-                       const ChannelSums partial = means[block * tile.stride + of_tile];
-                       const float distance = partial.first - means[of_tile].first;
-                       const float weighted = rows_of.of(block) * distance;
+      sum_by_channel(sum_parts<ChannelSums>(), tile.blocks, tile.channels,
+                     [&](unsigned block, unsigned tile_channel) {
+                       const ChannelSums partial = means[block * tile.stride + tile_channel];
+                       const float distance = partial.first - means[tile_channel].first;
+                       const float weighted = block_rows.count(block) * distance;
                        return ChannelSums{weighted, fmaf(weighted, distance, partial.second)};
                      });
-  if (tile.number == 0 && threadIdx.x == 0) *batches += 1;
+  if (tile.index == 0 && threadIdx.x == 0) *batches += 1;
   if (threadIdx.x >= tile.channels) return;
   const float count = static_cast<float>(tile.rows);
   const float mean_distance = total.first / count;
@@ -64,8 +64,8 @@ __device__ inline void batch_norm_statistics(const RowTile<size>& tile, const T*
   const float variance = squares < 0 ? 0.0F : squares / count;  // NaN stays NaN
   statistics[channel] = mean;
   statistics[tile.stride + channel] = rsqrtf(variance + epsilon);
-  const float left_out = convolution_bias == nullptr ? 0.0F : to_float(convolution_bias[channel]);
-  running_mean[channel] += momentum * (mean + left_out - running_mean[channel]);
+  const float bias = convolution_bias == nullptr ? 0.0F : to_float(convolution_bias[channel]);
+  running_mean[channel] += momentum * (mean + bias - running_mean[channel]);
   const float unbiased = variance * (count / static_cast<float>(tile.rows - 1));
   running_var[channel] += momentum * (unbiased - running_var[channel]);
 }
@@ -85,7 +85,7 @@ struct Normalization {
   }
 
   /// Shared by the forward and backward passes, so their results are bit-identical.
-  __device__ float of(float x, int i) const { return fmaf(x - mean[i], scale[i], bias[i]); }
+  __device__ float apply(float x, int i) const { return fmaf(x - mean[i], scale[i], bias[i]); }
 
   float mean[size];
   float inverse_std[size];
@@ -103,7 +103,7 @@ __device__ inline void batch_norm(const RowTile<size>& tile, const T* x, const T
     Values x;
     Values residual;
   };
-  const Normalization<size> normalized(tile, statistics, weights, biases);
+  const Normalization<size> norm(tile, statistics, weights, biases);
   for_each_row<2>(
       tile,
       [&](int64 row) {
@@ -114,7 +114,7 @@ __device__ inline void batch_norm(const RowTile<size>& tile, const T* x, const T
       [&](int64 row, const Read& read) {
         Values out;
         for (int i = 0; i < size; ++i) {
-          float value = normalized.of(to_float(read.x.values[i]), i);
+          float value = norm.apply(to_float(read.x.values[i]), i);
           if (residual != nullptr) value += to_float(read.residual.values[i]);
           if (relu != 0 && value <= 0) value = 0;  // NaN stays NaN
           out.values[i] = from_float<T>(value);
@@ -123,14 +123,14 @@ __device__ inline void batch_norm(const RowTile<size>& tile, const T* x, const T
       });
 }
 
-/// Writes the gradients of weights and biases. With a ReLU and no residual, `cuts_by_x` is set and
-/// the sign of y is computed from x. With a ReLU and a residual, the sign is read from `y`, which
-/// is otherwise null, and the gradient after the ReLU, which is also the residual's gradient, is
-/// written to `residual_gradient`. `convolution_bias_gradient` is null unless x lacks a bias.
+/// Writes the gradients of weights and biases. With a ReLU and no residual, `mask_from_x` is set
+/// and the sign of y is computed from x. With a ReLU and a residual, the sign is read from `y`,
+/// which is otherwise null, and the gradient after the ReLU, which is also the residual's gradient,
+/// is written to `residual_gradient`. `convolution_bias_gradient` is null unless x lacks a bias.
 template <class T, int size>
 __device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, const T* dy,
                                        const T* y, const float* statistics, const float* weights,
-                                       const float* biases, int cuts_by_x, T* residual_gradient,
+                                       const float* biases, int mask_from_x, T* residual_gradient,
                                        float* weight_gradient, float* bias_gradient,
                                        T* convolution_bias_gradient, ChannelSums* partial_sums,
                                        unsigned* arrived) {
@@ -140,8 +140,8 @@ __device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, co
     Values dy;
     Values y;
   };
-  const Normalization<size> normalized(tile, statistics, weights, biases);
-  ChannelSums own[size] = {};
+  const Normalization<size> norm(tile, statistics, weights, biases);
+  ChannelSums acc[size] = {};
   for_each_row<2>(
       tile,
       [&](int64 row) {
@@ -152,23 +152,22 @@ __device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, co
       [&](int64 row, Read& read) {
         for (int i = 0; i < size; ++i) {
           const float value = to_float(read.x.values[i]);
-          const bool is_cut = y != nullptr ? to_float(read.y.values[i]) <= 0
-                                           : cuts_by_x != 0 && normalized.of(value, i) <= 0;
-          if (is_cut) read.dy.values[i] = T{};
+          const bool is_masked = y != nullptr ? to_float(read.y.values[i]) <= 0
+                                              : mask_from_x != 0 && norm.apply(value, i) <= 0;
+          if (is_masked) read.dy.values[i] = T{};
           const float gradient = to_float(read.dy.values[i]);
-          own[i] = {own[i].first + gradient,
-                    fmaf(gradient, value - normalized.mean[i], own[i].second)};
+          acc[i] = {acc[i].first + gradient, fmaf(gradient, value - norm.mean[i], acc[i].second)};
         }
         if (y != nullptr) store(residual_gradient + tile.offset(row), read.dy);
       });
-  const ChannelSums sums = sums_of_block(tile, own);
+  const ChannelSums sums = block_sums(tile, acc);
   const int64 channel = tile.begin + threadIdx.x;
   if (threadIdx.x < tile.channels) partial_sums[tile.block * tile.stride + channel] = sums;
-  if (!is_last_block(arrived + tile.number, tile.blocks)) return;
+  if (!is_last_block(arrived + tile.index, tile.blocks)) return;
   const ChannelSums total =
-      sum_by_channel(parts_of_sums<ChannelSums>(), tile.blocks, tile.channels,
-                     [&](unsigned block, unsigned of_tile) {
-                       return partial_sums[block * tile.stride + tile.begin + of_tile];
+      sum_by_channel(sum_parts<ChannelSums>(), tile.blocks, tile.channels,
+                     [&](unsigned block, unsigned tile_channel) {
+                       return partial_sums[block * tile.stride + tile.begin + tile_channel];
                      });
   if (threadIdx.x >= tile.channels) return;
   bias_gradient[channel] = total.first;
@@ -176,27 +175,27 @@ __device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, co
   if (convolution_bias_gradient != nullptr) convolution_bias_gradient[channel] = T{};
 }
 
-/// `gradients` is the gradient after the ReLU or, with `cuts_by_x`, dy, to which the ReLU's mask is
-/// applied here.
+/// `gradients` is the gradient after the ReLU or, with `mask_from_x`, dy, to which the ReLU's mask
+/// is applied here.
 template <class T, int size>
 __device__ inline void batch_norm_gradient(const RowTile<size>& tile, const T* x,
                                            const T* gradients, const float* statistics,
                                            const float* weights, const float* biases,
                                            const float* weight_gradient, const float* bias_gradient,
-                                           int cuts_by_x, T* dx) {
+                                           int mask_from_x, T* dx) {
   using Values = Pack<T, size>;
   struct Read {
     Values x;
     Values gradient;
   };
-  const Normalization<size> normalized(tile, statistics, weights, biases);
+  const Normalization<size> norm(tile, statistics, weights, biases);
   float mean_gradient[size];
   float slope[size];  // of the gradient along x - mean
   for (int i = 0; i < size && tile.has_rows(); ++i) {
     const int64 channel = tile.channel + static_cast<unsigned>(i);
     const float count = static_cast<float>(tile.rows);
     mean_gradient[i] = bias_gradient[channel] / count;
-    slope[i] = weight_gradient[channel] / count * normalized.inverse_std[i];
+    slope[i] = weight_gradient[channel] / count * norm.inverse_std[i];
   }
   for_each_row<2>(
       tile,
@@ -207,11 +206,11 @@ __device__ inline void batch_norm_gradient(const RowTile<size>& tile, const T* x
         Values out;
         for (int i = 0; i < size; ++i) {
           const float value = to_float(read.x.values[i]);
-          const bool is_cut = cuts_by_x != 0 && normalized.of(value, i) <= 0;
-          const float gradient = is_cut ? 0.0F : to_float(read.gradient.values[i]);
+          const bool is_masked = mask_from_x != 0 && norm.apply(value, i) <= 0;
+          const float gradient = is_masked ? 0.0F : to_float(read.gradient.values[i]);
           const float centred = gradient - mean_gradient[i];
-          out.values[i] = from_float<T>(normalized.scale[i] *
-                                        fmaf(normalized.mean[i] - value, slope[i], centred));
+          out.values[i] =
+              from_float<T>(norm.scale[i] * fmaf(norm.mean[i] - value, slope[i], centred));
         }
         store(dx + tile.offset(row), out);
       });
@@ -237,16 +236,16 @@ FOR_EACH_TYPE(BATCH_NORM_STATISTICS)
   EXPORT_KERNEL(batch_norm_##suffix)
 FOR_EACH_TYPE_BY_FOUR(BATCH_NORM)
 
-#define BATCH_NORM_SUMS(suffix, T, size)                                                      \
-  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_sums_##suffix(       \
-      const T* x, const T* dy, const T* y, const float* statistics, const float* weights,     \
-      const float* biases, int64 rows, int64 channels, int tiles, int packed, int cuts_by_x,  \
-      T* residual_gradient, float* weight_gradient, float* bias_gradient,                     \
-      T* convolution_bias_gradient, ChannelSums* partial_sums, unsigned* arrived) {           \
-    CALL_PACKED(batch_norm_sums, T, size, x, dy, y, statistics, weights, biases, cuts_by_x,   \
-                residual_gradient, weight_gradient, bias_gradient, convolution_bias_gradient, \
-                partial_sums, arrived);                                                       \
-  }                                                                                           \
+#define BATCH_NORM_SUMS(suffix, T, size)                                                       \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_sums_##suffix(        \
+      const T* x, const T* dy, const T* y, const float* statistics, const float* weights,      \
+      const float* biases, int64 rows, int64 channels, int tiles, int packed, int mask_from_x, \
+      T* residual_gradient, float* weight_gradient, float* bias_gradient,                      \
+      T* convolution_bias_gradient, ChannelSums* partial_sums, unsigned* arrived) {            \
+    CALL_PACKED(batch_norm_sums, T, size, x, dy, y, statistics, weights, biases, mask_from_x,  \
+                residual_gradient, weight_gradient, bias_gradient, convolution_bias_gradient,  \
+                partial_sums, arrived);                                                        \
+  }                                                                                            \
   EXPORT_KERNEL(batch_norm_sums_##suffix)
 FOR_EACH_TYPE(BATCH_NORM_SUMS)
 
@@ -254,9 +253,9 @@ FOR_EACH_TYPE(BATCH_NORM_SUMS)
   extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_gradient_##suffix(      \
       const T* x, const T* gradients, const float* statistics, const float* weights,             \
       const float* biases, const float* weight_gradient, const float* bias_gradient, int64 rows, \
-      int64 channels, int tiles, int packed, int cuts_by_x, T* dx) {                             \
+      int64 channels, int tiles, int packed, int mask_from_x, T* dx) {                           \
     CALL_PACKED(batch_norm_gradient, T, size, x, gradients, statistics, weights, biases,         \
-                weight_gradient, bias_gradient, cuts_by_x, dx);                                  \
+                weight_gradient, bias_gradient, mask_from_x, dx);                                \
   }                                                                                              \
   EXPORT_KERNEL(batch_norm_gradient_##suffix)
 FOR_EACH_TYPE_BY_FOUR(BATCH_NORM_GRADIENT)

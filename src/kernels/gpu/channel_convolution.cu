@@ -13,7 +13,7 @@ constexpr unsigned kMaxElements = 25;   // of a kernel
 /// Sizes of the images whose pixels are the rows of a RowTile, and of the images that kernels read.
 struct ConvolutionSizes {
   int height, width;
-  int read_height, read_width;
+  int in_height, in_width;
   int stride, padding;
 };
 
@@ -35,13 +35,13 @@ struct RowPosition {
 /// Returns the coordinate that an element of the kernel reads for a coordinate of the output or, if
 /// `is_gradient`, of the input; -1 if there is none.
 template <bool is_gradient>
-__device__ inline int read_coordinate(int coordinate, int element, const ConvolutionSizes& sizes,
-                                      int size) {
+__device__ inline int input_coordinate(int coordinate, int element, const ConvolutionSizes& sizes,
+                                       int size) {
   const int scaled = is_gradient ? coordinate + sizes.padding - element
                                  : coordinate * sizes.stride + element - sizes.padding;
   if (scaled < 0 || (is_gradient && scaled % sizes.stride != 0)) return -1;
-  const int found = is_gradient ? scaled / sizes.stride : scaled;
-  return found < size ? found : -1;
+  const int index = is_gradient ? scaled / sizes.stride : scaled;
+  return index < size ? index : -1;
 }
 
 /// The input channel that an output channel reads: the one with its index, or the only one.
@@ -60,69 +60,69 @@ __device__ inline Pack<T, size> load_channels(const RowTile<size>& tile, const T
 }
 
 /// Weights of a block's tile: [kernel elements, channels].
-__device__ inline float* weights_of_tile() {
+__device__ inline float* tile_weights() {
   __shared__ float weights[kMaxElements * kTileChannels];
   return weights;
 }
 
 /// Writes the output or, if `is_gradient`, the gradient of the input.
 template <class T, int size, int kernel, Reads reads, bool is_gradient>
-__device__ inline void convolve(const RowTile<size>& tile, const T* read, const T* weights,
-                                const ConvolutionSizes& sizes, T* written) {
+__device__ inline void convolve(const RowTile<size>& tile, const T* in, const T* weights,
+                                const ConvolutionSizes& sizes, T* out) {
   constexpr unsigned kElements = kernel * kernel;
-  float* const of_tile = weights_of_tile();
+  float* const shared = tile_weights();
   for (unsigned i = threadIdx.x; i < kElements * tile.channels; i += blockDim.x) {
-    of_tile[i % kElements * kTileChannels + i / kElements] =
+    shared[i % kElements * kTileChannels + i / kElements] =
         to_float(weights[tile.begin * kElements + i]);
   }
   __syncthreads();
-  const float* const own = of_tile + (tile.channel - tile.begin);
+  const float* const w = shared + (tile.channel - tile.begin);
   for (int64 row = tile.row; row < tile.rows; row += tile.step) {
     const RowPosition position(row, sizes);
     float sums[size] = {};
     UNROLL for (int r = 0; r < kernel; ++r) {
-      const int y = read_coordinate<is_gradient>(position.y, r, sizes, sizes.read_height);
+      const int y = input_coordinate<is_gradient>(position.y, r, sizes, sizes.in_height);
       UNROLL for (int s = 0; s < kernel; ++s) {
-        const int x = read_coordinate<is_gradient>(position.x, s, sizes, sizes.read_width);
+        const int x = input_coordinate<is_gradient>(position.x, s, sizes, sizes.in_width);
         if (y < 0 || x < 0) continue;
-        const int64 at = (position.image * sizes.read_height + y) * sizes.read_width + x;
-        const auto pack = load_channels<size, reads>(tile, read, at);
+        const int64 pixel = (position.image * sizes.in_height + y) * sizes.in_width + x;
+        const auto pack = load_channels<size, reads>(tile, in, pixel);
         for (int i = 0; i < size; ++i) {
           sums[i] =
-              fmaf(to_float(pack.values[i]), own[(r * kernel + s) * kTileChannels + i], sums[i]);
+              fmaf(to_float(pack.values[i]), w[(r * kernel + s) * kTileChannels + i], sums[i]);
         }
       }
     }
-    Pack<T, size> out;
-    for (int i = 0; i < size; ++i) out.values[i] = from_float<T>(sums[i]);
-    store(written + tile.offset(row), out);
+    Pack<T, size> result;
+    for (int i = 0; i < size; ++i) result.values[i] = from_float<T>(sums[i]);
+    store(out + tile.offset(row), result);
   }
 }
 
 template <class T, int size>
-__device__ inline void depthwise(const RowTile<size>& tile, const T* read, const T* weights,
+__device__ inline void depthwise(const RowTile<size>& tile, const T* in, const T* weights,
                                  const ConvolutionSizes& sizes, int kernel, int is_gradient,
-                                 T* written) {
+                                 T* out) {
   constexpr Reads kReads = Reads::kSameChannel;
   if (kernel == 3 && is_gradient == 0) {
-    convolve<T, size, 3, kReads, false>(tile, read, weights, sizes, written);
+    convolve<T, size, 3, kReads, false>(tile, in, weights, sizes, out);
   } else if (kernel == 3) {
-    convolve<T, size, 3, kReads, true>(tile, read, weights, sizes, written);
+    convolve<T, size, 3, kReads, true>(tile, in, weights, sizes, out);
   } else if (is_gradient == 0) {
-    convolve<T, size, 5, kReads, false>(tile, read, weights, sizes, written);
+    convolve<T, size, 5, kReads, false>(tile, in, weights, sizes, out);
   } else {
-    convolve<T, size, 5, kReads, true>(tile, read, weights, sizes, written);
+    convolve<T, size, 5, kReads, true>(tile, in, weights, sizes, out);
   }
 }
 
 template <class T, int size>
-__device__ inline void single_channel(const RowTile<size>& tile, const T* read, const T* weights,
-                                      const ConvolutionSizes& sizes, int kernel, T* written) {
+__device__ inline void single_channel(const RowTile<size>& tile, const T* in, const T* weights,
+                                      const ConvolutionSizes& sizes, int kernel, T* out) {
   constexpr Reads kReads = Reads::kOnlyChannel;
   if (kernel == 3) {
-    convolve<T, size, 3, kReads, false>(tile, read, weights, sizes, written);
+    convolve<T, size, 3, kReads, false>(tile, in, weights, sizes, out);
   } else {
-    convolve<T, size, 5, kReads, false>(tile, read, weights, sizes, written);
+    convolve<T, size, 5, kReads, false>(tile, in, weights, sizes, out);
   }
 }
 
@@ -137,16 +137,16 @@ __device__ inline void sum_weights(const RowTile<size>& tile, const T* x, const 
     Pack<T, size> x[kernel];
   };
   const int r = static_cast<int>(blockIdx.x % kernel);
-  float own[kernel][size] = {};
+  float acc[kernel][size] = {};
   for_each_row<1>(
       tile,
       [&](int64 row) {
         Read read{load<size>(dy + tile.offset(row)), {}};
         const RowPosition position(row, sizes);
-        const int y = read_coordinate<false>(position.y, r, sizes, sizes.read_height);
-        const int64 line = (position.image * sizes.read_height + y) * sizes.read_width;
+        const int y = input_coordinate<false>(position.y, r, sizes, sizes.in_height);
+        const int64 line = (position.image * sizes.in_height + y) * sizes.in_width;
         UNROLL for (int s = 0; s < kernel; ++s) {
-          const int column = read_coordinate<false>(position.x, s, sizes, sizes.read_width);
+          const int column = input_coordinate<false>(position.x, s, sizes, sizes.in_width);
           if (y >= 0 && column >= 0) read.x[s] = load_channels<size, reads>(tile, x, line + column);
         }
         return read;
@@ -154,7 +154,7 @@ __device__ inline void sum_weights(const RowTile<size>& tile, const T* x, const 
       [&](int64, const Read& read) {
         UNROLL for (int s = 0; s < kernel; ++s) {
           for (int i = 0; i < size; ++i) {
-            own[s][i] = fmaf(to_float(read.x[s].values[i]), to_float(read.dy.values[i]), own[s][i]);
+            acc[s][i] = fmaf(to_float(read.x[s].values[i]), to_float(read.dy.values[i]), acc[s][i]);
           }
         }
       });
@@ -163,12 +163,12 @@ __device__ inline void sum_weights(const RowTile<size>& tile, const T* x, const 
            channel;
   };
   for (unsigned s = 0; s < kernel; ++s) {
-    const float sum = sums_of_block(tile, own[s]);
+    const float sum = block_sums(tile, acc[s]);
     if (threadIdx.x < tile.channels) partial_sums[partial(tile.block, s, threadIdx.x)] = sum;
   }
-  if (!is_last_block(arrived + tile.number * kernel + r, tile.blocks)) return;
+  if (!is_last_block(arrived + tile.index * kernel + r, tile.blocks)) return;
   const float total = sum_by_channel(
-      parts_of_sums<float>(), tile.blocks, kernel * tile.channels,
+      sum_parts<float>(), tile.blocks, kernel * tile.channels,
       [&](unsigned block, unsigned element) {
         return partial_sums[partial(block, element / tile.channels, element % tile.channels)];
       });
@@ -200,24 +200,24 @@ __device__ inline void single_channel_weights(const RowTile<size>& tile, Argumen
 }
 
 // Parameters of all kernels: the matrix of the RowTile, and sizes of images.
-#define TILED_IMAGES                                                                         \
-  int64 rows, int64 channels, int tiles, int packed, int height, int width, int read_height, \
-      int read_width, int stride, int padding, int kernel
+#define TILED_IMAGES                                                                       \
+  int64 rows, int64 channels, int tiles, int packed, int height, int width, int in_height, \
+      int in_width, int stride, int padding, int kernel
 #define CONVOLUTION_SIZES \
-  ConvolutionSizes{height, width, read_height, read_width, stride, padding}, kernel
+  ConvolutionSizes{height, width, in_height, in_width, stride, padding}, kernel
 
-#define DEPTHWISE(suffix, T, size)                                                           \
-  extern "C" __global__ __launch_bounds__(kTiledThreads) void depthwise_##suffix(            \
-      TILED_IMAGES, const T* read, const T* weights, int is_gradient, T* written) {          \
-    CALL_PACKED(depthwise, T, size, read, weights, CONVOLUTION_SIZES, is_gradient, written); \
-  }                                                                                          \
+#define DEPTHWISE(suffix, T, size)                                                     \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void depthwise_##suffix(      \
+      TILED_IMAGES, const T* in, const T* weights, int is_gradient, T* out) {          \
+    CALL_PACKED(depthwise, T, size, in, weights, CONVOLUTION_SIZES, is_gradient, out); \
+  }                                                                                    \
   EXPORT_KERNEL(depthwise_##suffix)
 FOR_EACH_TYPE(DEPTHWISE)
 
 #define SINGLE_CHANNEL(suffix, T, size)                                                \
   extern "C" __global__ __launch_bounds__(kTiledThreads) void single_channel_##suffix( \
-      TILED_IMAGES, const T* read, const T* weights, T* written) {                     \
-    CALL_PACKED(single_channel, T, size, read, weights, CONVOLUTION_SIZES, written);   \
+      TILED_IMAGES, const T* in, const T* weights, T* out) {                           \
+    CALL_PACKED(single_channel, T, size, in, weights, CONVOLUTION_SIZES, out);         \
   }                                                                                    \
   EXPORT_KERNEL(single_channel_##suffix)
 FOR_EACH_TYPE_BY_FOUR(SINGLE_CHANNEL)

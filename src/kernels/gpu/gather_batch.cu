@@ -2,7 +2,7 @@
 // sample at each of `count` positions in `order`. Each sample is copied by `parts` blocks.
 
 /// Returns the position of sample `i` of the batch.
-__device__ inline int64 position_of(const int64* positions, int64 first, int64 i) {
+__device__ inline int64 sample_position(const int64* positions, int64 first, int64 i) {
   return positions == nullptr ? first + i : positions[i];
 }
 
@@ -38,7 +38,7 @@ extern "C" __global__ void gather_rows(const unsigned char* rows, int64 row_byte
   const auto blocks = static_cast<unsigned>(parts);
   const unsigned part = blockIdx.x % blocks;
   const int64 i = blockIdx.x / blocks;
-  const int64 position = position_of(positions, first, i);
+  const int64 position = sample_position(positions, first, i);
   advance_positions(positions, gridDim.x / blocks, advance, arrived);
   const int64 sample = order[position];
   if (part == 0 && threadIdx.x == 0) {

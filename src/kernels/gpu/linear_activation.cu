@@ -17,7 +17,7 @@ __device__ inline void linear_activation_gradient(const RowTile<size>& tile, con
     Values y;
     Values dy;
   };
-  float own[size] = {};
+  float acc[size] = {};
   for_each_row<4>(
       tile,
       [&](int64 row) {
@@ -32,17 +32,17 @@ __device__ inline void linear_activation_gradient(const RowTile<size>& tile, con
           } else if (value <= 0) {
             out.values[i] = T{};
           }
-          own[i] += to_float(out.values[i]);
+          acc[i] += to_float(out.values[i]);
         }
         store(gradient + tile.offset(row), out);
       });
-  const float sum = sums_of_block(tile, own);
+  const float sum = block_sums(tile, acc);
   const int64 channel = tile.begin + threadIdx.x;
   if (threadIdx.x < tile.channels) partial_sums[tile.block * tile.stride + channel] = sum;
-  if (!is_last_block(arrived + tile.number, tile.blocks)) return;
+  if (!is_last_block(arrived + tile.index, tile.blocks)) return;
   const float total = sum_by_channel(
-      parts_of_sums<float>(), tile.blocks, tile.channels, [&](unsigned block, unsigned of_tile) {
-        return partial_sums[block * tile.stride + tile.begin + of_tile];
+      sum_parts<float>(), tile.blocks, tile.channels, [&](unsigned block, unsigned tile_channel) {
+        return partial_sums[block * tile.stride + tile.begin + tile_channel];
       });
   if (threadIdx.x < tile.channels) bias_gradient[channel] = from_float<T>(total);
 }

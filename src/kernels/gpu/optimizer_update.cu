@@ -10,18 +10,18 @@
 // (no amsgrad); ATen's _fused_sgd_ and _fused_adam_. 1 - b^t is computed with expm1 and log1p to
 // preserve its precision.
 
-constexpr int kUpdated = 4;  // weights that a thread updates at once
+constexpr int kPackSize = 4;  // weights that a thread updates at once
 
-/// Buffers of an update, aligned to packs of kUpdated elements; `count` and `copied` are multiples
-/// of kUpdated. Null if unused: `copies` without bf16 weights, `averages` and `average_weight`
+/// Buffers of an update, aligned to packs of kPackSize elements; `count` and `copy_count` are
+/// multiples of it. Null if unused: `copies` without bf16 weights, `averages` and `average_weight`
 /// without a moving average, `check` if nothing checks that the weights are finite.
 struct Weights {
   float* values;
   const float* gradients;
   int64 count;
   const float* learning_rate;
-  bf16* copies;  // of the first `copied` values
-  int64 copied;
+  bf16* copies;  // of the first `copy_count` values
+  int64 copy_count;
   float* averages;
   const float* average_weight;  // r
   float* check;                 // set to NaN if a new weight is not finite
@@ -35,7 +35,7 @@ struct Sgd {
   float weight_decay;
   bool nesterov;
 
-  __device__ float updated(float value, float gradient, float& buffer, float&) const {
+  __device__ float apply(float value, float gradient, float& buffer, float&) const {
     if (weight_decay != 0) gradient += weight_decay * value;
     buffer = momentum * buffer + gradient;
     return value - learning_rate * (nesterov ? gradient + momentum * buffer : buffer);
@@ -54,7 +54,7 @@ struct Adam {
   float step_size;  // learning rate / (1 - b1^t)
   float root;       // sqrt(1 - b2^t)
 
-  __device__ float updated(float value, float gradient, float& average, float& squares) const {
+  __device__ float apply(float value, float gradient, float& average, float& squares) const {
     if (weight_decay != 0) {
       if (decoupled) {
         value -= learning_rate * weight_decay * value;
@@ -76,7 +76,7 @@ __device__ inline float bias_correction(float fraction, float step) {
 /// Updates a pack of weights starting at index `begin`. Returns whether they are finite.
 template <class Rule>
 __device__ inline bool update_pack(const Weights& weights, const Rule& rule, int64 begin) {
-  constexpr int size = kUpdated;
+  constexpr int size = kPackSize;
   auto value = load<size>(weights.values + begin);
   const auto gradient = load<size>(weights.gradients + begin);
   Pack<float, size> first{};
@@ -86,13 +86,13 @@ __device__ inline bool update_pack(const Weights& weights, const Rule& rule, int
   if (rule.second != nullptr) second = load<size>(rule.second + begin);
   for (int i = 0; i < size; ++i) {
     value.values[i] =
-        rule.updated(value.values[i], gradient.values[i], first.values[i], second.values[i]);
+        rule.apply(value.values[i], gradient.values[i], first.values[i], second.values[i]);
     finite = finite && is_finite(value.values[i]);
   }
   store(weights.values + begin, value);
   if (rule.first != nullptr) store(rule.first + begin, first);
   if (rule.second != nullptr) store(rule.second + begin, second);
-  if (begin < weights.copied) {
+  if (begin < weights.copy_count) {
     Pack<bf16, size> copy;
     for (int i = 0; i < size; ++i) copy.values[i] = from_float<bf16>(value.values[i]);
     store(weights.copies + begin, copy);
@@ -113,34 +113,34 @@ __device__ inline bool update_pack(const Weights& weights, const Rule& rule, int
 template <class Rule>
 __device__ inline void update(const Weights& weights, const Rule& rule) {
   bool finite = true;
-  for (int64 i = thread_of_grid(); i < weights.count / kUpdated; i += threads_of_grid()) {
-    finite = update_pack(weights, rule, i * kUpdated) && finite;
+  for (int64 i = global_thread(); i < weights.count / kPackSize; i += grid_threads()) {
+    finite = update_pack(weights, rule, i * kPackSize) && finite;
   }
   if (!finite && weights.check != nullptr) *weights.check = not_a_number();
 }
 
 /// `buffer` is null without momentum.
 extern "C" __global__ void update_by_sgd(float* values, const float* gradients, int64 count,
-                                         const float* learning_rate, bf16* copies, int64 copied,
+                                         const float* learning_rate, bf16* copies, int64 copy_count,
                                          float* averages, const float* average_weight, float* check,
                                          float* buffer, float momentum, float weight_decay,
                                          int nesterov) {
-  const Weights weights{values, gradients, count,          learning_rate, copies,
-                        copied, averages,  average_weight, check};
+  const Weights weights{values,     gradients, count,          learning_rate, copies,
+                        copy_count, averages,  average_weight, check};
   update(weights, Sgd{buffer, nullptr, *learning_rate, momentum, weight_decay, nesterov != 0});
 }
 EXPORT_KERNEL(update_by_sgd)
 
 /// `steps` is the number of previous steps; the kernel increments it.
 extern "C" __global__ void update_by_adam(float* values, const float* gradients, int64 count,
-                                          const float* learning_rate, bf16* copies, int64 copied,
-                                          float* averages, const float* average_weight,
-                                          float* check, float* first, float* second,
-                                          float fraction1, float fraction2, float epsilon,
-                                          float weight_decay, int decoupled, float* steps,
-                                          unsigned* arrived) {
-  const Weights weights{values, gradients, count,          learning_rate, copies,
-                        copied, averages,  average_weight, check};
+                                          const float* learning_rate, bf16* copies,
+                                          int64 copy_count, float* averages,
+                                          const float* average_weight, float* check, float* first,
+                                          float* second, float fraction1, float fraction2,
+                                          float epsilon, float weight_decay, int decoupled,
+                                          float* steps, unsigned* arrived) {
+  const Weights weights{values,     gradients, count,          learning_rate, copies,
+                        copy_count, averages,  average_weight, check};
   const float step = *steps + 1;
   const float rate = *learning_rate;
   update(weights,

@@ -79,13 +79,13 @@ __device__ inline void store(T* address, const Pack<T, size>& pack) {
 __device__ inline int64 min_of(int64 a, int64 b) { return a < b ? a : b; }
 
 /// This thread's index in the grid, and the number of threads in the grid.
-__device__ inline int64 thread_of_grid() {
+__device__ inline int64 global_thread() {
   return static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
-__device__ inline int64 threads_of_grid() { return static_cast<int64>(gridDim.x) * blockDim.x; }
+__device__ inline int64 grid_threads() { return static_cast<int64>(gridDim.x) * blockDim.x; }
 
 /// Returns the sum over the lanes of a warp, in every lane.
-__device__ inline float sum_of_warp(float value) {
+__device__ inline float warp_sum(float value) {
   for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(kAllLanes, value, static_cast<int>(distance));
   }
@@ -94,9 +94,9 @@ __device__ inline float sum_of_warp(float value) {
 
 /// Returns the sum over the threads of a block (whole warps, at most 1,024 threads), in every
 /// thread. Every thread must call it.
-__device__ inline float sum_of_block(float value) {
+__device__ inline float block_sum(float value) {
   __shared__ float sums[kWarp];
-  value = sum_of_warp(value);
+  value = warp_sum(value);
   __syncthreads();  // until all threads have read the result of an earlier call
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
   __syncthreads();

@@ -19,11 +19,11 @@ struct PooledImages {
   unsigned images, height, width, channels;
   bool planar;
 
-  /// Returns the offset of a window's first value; an image has `high` times `wide` windows.
-  __device__ unsigned corner(unsigned window, unsigned high, unsigned wide) const {
-    const unsigned row = window / wide;  // of all images
-    const unsigned y = row / high * height + 2 * (row % high);
-    return (y * width + 2 * (window % wide)) * channels;
+  /// Returns the offset of a window's first value; an image has `rows` x `columns` windows.
+  __device__ unsigned corner(unsigned window, unsigned rows, unsigned columns) const {
+    const unsigned row = window / columns;  // of all images
+    const unsigned y = row / rows * height + 2 * (row % rows);
+    return (y * width + 2 * (window % columns)) * channels;
   }
   /// Returns the offset of one of a window's four positions from its first value.
   __device__ unsigned offset(unsigned position) const {
@@ -43,24 +43,24 @@ struct PoolForward {
   const T* x;
   const T* bias;          // [channels], or null
   T* out;                 // [images, height / 2, width / 2, channels] unless planar
-  unsigned char* choice;  // [images, height / 2, width / 2, channels]
+  unsigned char* argmax;  // [images, height / 2, width / 2, channels]
 };
 
 template <class T>
 struct PoolBackward {
   PooledImages in;
   const T* gradient;            // [images, height / 2, width / 2, channels] unless planar
-  const unsigned char* choice;  // [images, height / 2, width / 2, channels]
-  T* into;                      // the gradient of x
-  T* bias_gradient;             // [channels]; null if not needed
-  float* partial_sums;          // [blocks, channels]
+  const unsigned char* argmax;  // [images, height / 2, width / 2, channels]
+  T* dx;
+  T* bias_gradient;     // [channels]; null if not needed
+  float* partial_sums;  // [blocks, channels]
   unsigned* arrived;
   float* shared;  // [threads * size]
 };
 
 /// Loads the bias of adjacent channels; it may start at any element of a parameter buffer.
 template <class T, int size>
-__device__ inline Pack<T, size> pooled_bias(const T* bias) {
+__device__ inline Pack<T, size> load_bias(const T* bias) {
   using Values = Pack<T, size>;
   Values values = {};
   if (bias == nullptr) return values;
@@ -75,34 +75,34 @@ __device__ inline void pool_window(const PoolForward<T>& pool) {
   using Values = Pack<T, size>;
   const PooledImages& in = pool.in;
   const unsigned groups = in.channels / size;
-  const unsigned high = in.height / 2;
-  const unsigned wide = in.width / 2;
-  const unsigned thread = static_cast<unsigned>(thread_of_grid());
-  if (thread >= in.images * high * wide * groups) return;
+  const unsigned rows = in.height / 2;
+  const unsigned columns = in.width / 2;
+  const unsigned thread = static_cast<unsigned>(global_thread());
+  if (thread >= in.images * rows * columns * groups) return;
   const unsigned channel = thread % groups * size;
-  const T* const corner = pool.x + in.corner(thread / groups, high, wide) + channel;
+  const T* const corner = pool.x + in.corner(thread / groups, rows, columns) + channel;
   Values values[4];
   for (unsigned position = 0; position < 4; ++position) {
     values[position] = load<size>(corner + in.offset(position));
   }
-  const Values bias = pooled_bias<T, size>(pool.bias == nullptr ? nullptr : pool.bias + channel);
+  const Values bias = load_bias<T, size>(pool.bias == nullptr ? nullptr : pool.bias + channel);
   Values out;
-  Pack<unsigned char, size> choice;
+  Pack<unsigned char, size> argmax;
   for (int k = 0; k < size; ++k) {
     float best = 0;
-    unsigned char which = kNoMaximum;
+    unsigned char best_position = kNoMaximum;
     for (unsigned char position = 0; position < 4; ++position) {
       const float exact = to_float(values[position].values[k]) + to_float(bias.values[k]);
       const float value = to_float(from_float<T>(exact));
       const bool is_larger = value > best || (value != value && best == best);
-      which = is_larger ? position : which;
+      best_position = is_larger ? position : best_position;
       best = is_larger ? value : best;
     }
     out.values[k] = from_float<T>(best);
-    choice.values[k] = which;
+    argmax.values[k] = best_position;
   }
   const unsigned pooled = thread * size;
-  store(pool.choice + pooled, choice);
+  store(pool.argmax + pooled, argmax);
   if (!in.planar) return store(pool.out + pooled, out);
   T* const planar = pool.out + in.planar_offset(thread / groups, channel);
   for (unsigned k = 0; k < size; ++k) planar[k * in.plane()] = out.values[k];
@@ -111,42 +111,42 @@ __device__ inline void pool_window(const PoolForward<T>& pool) {
 /// Writes the gradient of one window for `size` channels starting at `channel`, and adds it to
 /// `sums`. Windows include the incomplete ones at an odd last row or column.
 template <class T, int size>
-__device__ inline void spread_window(const PoolBackward<T>& pool, unsigned window, unsigned channel,
-                                     float* sums) {
+__device__ inline void scatter_window(const PoolBackward<T>& pool, unsigned window,
+                                      unsigned channel, float* sums) {
   using Values = Pack<T, size>;
   const PooledImages& in = pool.in;
-  const unsigned high = (in.height + 1) / 2;
-  const unsigned wide = (in.width + 1) / 2;
-  const unsigned x = window % wide;
-  const unsigned y = window / wide % high;
+  const unsigned rows = (in.height + 1) / 2;
+  const unsigned columns = (in.width + 1) / 2;
+  const unsigned x = window % columns;
+  const unsigned y = window / columns % rows;
   const bool has_right = 2 * x + 1 < in.width;
   const bool has_bottom = 2 * y + 1 < in.height;
   Values gradient = {};
-  Pack<unsigned char, size> choice = {};
+  Pack<unsigned char, size> argmax = {};
   if (has_right && has_bottom) {
-    const unsigned image = window / wide / high;
+    const unsigned image = window / columns / rows;
     const unsigned row = image * (in.height / 2) + y;
-    const unsigned of_pooled = row * (in.width / 2) + x;
-    const unsigned pooled = of_pooled * in.channels + channel;
+    const unsigned pooled_pixel = row * (in.width / 2) + x;
+    const unsigned pooled = pooled_pixel * in.channels + channel;
     if (in.planar) {
-      const T* const planar = pool.gradient + in.planar_offset(of_pooled, channel);
+      const T* const planar = pool.gradient + in.planar_offset(pooled_pixel, channel);
       for (unsigned k = 0; k < size; ++k) gradient.values[k] = planar[k * in.plane()];
     } else {
       gradient = load<size>(pool.gradient + pooled);
     }
-    choice = load<size>(pool.choice + pooled);
+    argmax = load<size>(pool.argmax + pooled);
   }
-  T* const corner = pool.into + in.corner(window, high, wide) + channel;
+  T* const corner = pool.dx + in.corner(window, rows, columns) + channel;
   for (unsigned position = 0; position < 4; ++position) {
     if ((position % 2 != 0 && !has_right) || (position / 2 != 0 && !has_bottom)) continue;
-    Values into;
+    Values values;
     for (int k = 0; k < size; ++k) {
-      into.values[k] = choice.values[k] == position ? gradient.values[k] : T{};
+      values.values[k] = argmax.values[k] == position ? gradient.values[k] : T{};
     }
-    store(corner + in.offset(position), into);
+    store(corner + in.offset(position), values);
   }
   for (int k = 0; k < size; ++k) {
-    sums[k] += choice.values[k] == kNoMaximum ? 0.0F : to_float(gradient.values[k]);
+    sums[k] += argmax.values[k] == kNoMaximum ? 0.0F : to_float(gradient.values[k]);
   }
 }
 
@@ -161,8 +161,8 @@ __device__ inline void sum_over_rows(float* shared, unsigned columns, unsigned r
     const unsigned half = (left + 1) / 2;
     __syncthreads();
     for (int k = 0; row + half < left && k < size; ++k) {
-      float* const own = shared + k * blockDim.x + threadIdx.x;
-      *own += own[half * columns];
+      float* const slot = shared + k * blockDim.x + threadIdx.x;
+      *slot += slot[half * columns];
     }
     left = half;
   }
@@ -174,7 +174,7 @@ __device__ inline void sum_over_rows(float* shared, unsigned columns, unsigned r
 /// thread keeps its channels from window to window. If there are more groups than threads, each
 /// thread processes several groups, one after another.
 template <class T, int size>
-__device__ inline void spread_windows(const PoolBackward<T>& pool) {
+__device__ inline void scatter_windows(const PoolBackward<T>& pool) {
   const PooledImages& in = pool.in;
   const unsigned groups = in.channels / size;
   const unsigned columns = groups < blockDim.x ? groups : blockDim.x;
@@ -184,63 +184,63 @@ __device__ inline void spread_windows(const PoolBackward<T>& pool) {
   const unsigned windows = in.images * ((in.height + 1) / 2) * ((in.width + 1) / 2);
   for (unsigned first = 0; first < groups; first += columns) {
     const unsigned channel = (first + column) * size;
-    const bool works = row < rows && channel < in.channels;
+    const bool is_active = row < rows && channel < in.channels;
     Pack<float, size> sums = {};
-    for (unsigned window = blockIdx.x * rows + row; works && window < windows;
+    for (unsigned window = blockIdx.x * rows + row; is_active && window < windows;
          window += gridDim.x * rows) {
-      spread_window<T, size>(pool, window, channel, sums.values);
+      scatter_window<T, size>(pool, window, channel, sums.values);
     }
     if (pool.bias_gradient == nullptr) continue;
     sum_over_rows<size>(pool.shared, columns, rows, sums.values);
-    if (!works || row != 0) continue;
+    if (!is_active || row != 0) continue;
     store(pool.partial_sums + blockIdx.x * in.channels + channel, sums);
   }
   if (pool.bias_gradient == nullptr || !is_last_block(pool.arrived)) return;
   // The order of summation does not depend on which block arrived last.
   for (unsigned first = 0; first < groups; first += columns) {
     const unsigned channel = (first + column) * size;
-    const bool works = row < rows && channel < in.channels;
+    const bool is_active = row < rows && channel < in.channels;
     Pack<float, size> sums = {};
-    for (unsigned block = row; works && block < gridDim.x; block += rows) {
+    for (unsigned block = row; is_active && block < gridDim.x; block += rows) {
       const auto partial = load<size>(pool.partial_sums + block * in.channels + channel);
       for (int k = 0; k < size; ++k) sums.values[k] += partial.values[k];
     }
     sum_over_rows<size>(pool.shared, columns, rows, sums.values);
-    for (int k = 0; works && row == 0 && k < size; ++k) {
+    for (int k = 0; is_active && row == 0 && k < size; ++k) {
       pool.bias_gradient[channel + k] = from_float<T>(sums.values[k]);
     }
   }
 }
 
-/// In a kernel, calls a function with packs of `size_of_pack` channels: `size`, 4, 2 or 1, which
+/// In a kernel, calls a function with packs of `pack_size` channels: `size`, 4, 2 or 1, which
 /// divides the number of channels. All addresses except that of the bias are aligned to packs.
-#define CALL_SIZED(function, T, size, pool)      \
-  size_of_pack == size ? function<T, size>(pool) \
-  : size_of_pack == 4  ? function<T, 4>(pool)    \
-  : size_of_pack == 2  ? function<T, 2>(pool)    \
-                       : function<T, 1>(pool)
+#define CALL_SIZED(function, T, size, pool)   \
+  pack_size == size ? function<T, size>(pool) \
+  : pack_size == 4  ? function<T, 4>(pool)    \
+  : pack_size == 2  ? function<T, 2>(pool)    \
+                    : function<T, 1>(pool)
 
-#define RELU_MAX_POOL(suffix, T, size)                                                  \
-  extern "C" __global__ void relu_max_pool_##suffix(                                    \
-      const T* x, const T* bias, unsigned images, unsigned height, unsigned width,      \
-      unsigned channels, int planar, int size_of_pack, T* out, unsigned char* choice) { \
-    const PooledImages in{images, height, width, channels, planar != 0};                \
-    const PoolForward<T> pool{in, x, bias, out, choice};                                \
-    CALL_SIZED(pool_window, T, size, pool);                                             \
-  }                                                                                     \
+#define RELU_MAX_POOL(suffix, T, size)                                               \
+  extern "C" __global__ void relu_max_pool_##suffix(                                 \
+      const T* x, const T* bias, unsigned images, unsigned height, unsigned width,   \
+      unsigned channels, int planar, int pack_size, T* out, unsigned char* argmax) { \
+    const PooledImages in{images, height, width, channels, planar != 0};             \
+    const PoolForward<T> pool{in, x, bias, out, argmax};                             \
+    CALL_SIZED(pool_window, T, size, pool);                                          \
+  }                                                                                  \
   EXPORT_KERNEL(relu_max_pool_##suffix)
 FOR_EACH_TYPE(RELU_MAX_POOL)
 
-#define RELU_MAX_POOL_BACKWARD(suffix, T, size)                                                   \
-  extern "C" __global__ __launch_bounds__(kMaxPoolThreads) void relu_max_pool_backward_##suffix(  \
-      const T* gradient, const unsigned char* choice, unsigned images, unsigned height,           \
-      unsigned width, unsigned channels, int planar, int size_of_pack, T* into, T* bias_gradient, \
-      float* partial_sums, unsigned* arrived) {                                                   \
-    __shared__ float shared[kMaxPoolThreads * size];                                              \
-    const PooledImages in{images, height, width, channels, planar != 0};                          \
-    const PoolBackward<T> pool{in,           gradient, choice, into, bias_gradient,               \
-                               partial_sums, arrived,  shared};                                   \
-    CALL_SIZED(spread_windows, T, size, pool);                                                    \
-  }                                                                                               \
+#define RELU_MAX_POOL_BACKWARD(suffix, T, size)                                                  \
+  extern "C" __global__ __launch_bounds__(kMaxPoolThreads) void relu_max_pool_backward_##suffix( \
+      const T* gradient, const unsigned char* argmax, unsigned images, unsigned height,          \
+      unsigned width, unsigned channels, int planar, int pack_size, T* dx, T* bias_gradient,     \
+      float* partial_sums, unsigned* arrived) {                                                  \
+    __shared__ float shared[kMaxPoolThreads * size];                                             \
+    const PooledImages in{images, height, width, channels, planar != 0};                         \
+    const PoolBackward<T> pool{in,           gradient, argmax, dx, bias_gradient,                \
+                               partial_sums, arrived,  shared};                                  \
+    CALL_SIZED(scatter_windows, T, size, pool);                                                  \
+  }                                                                                              \
   EXPORT_KERNEL(relu_max_pool_backward_##suffix)
 FOR_EACH_TYPE(RELU_MAX_POOL_BACKWARD)

@@ -9,20 +9,20 @@ constexpr unsigned kMaxParts = 16;       // per sum
 /// rows at once, and each thread processes `size` adjacent channels of one row.
 template <int size>
 struct RowTile {
-  /// `sharing` adjacent blocks process the same part.
-  __device__ RowTile(int64 matrix_rows, int64 matrix_channels, int tiles, unsigned sharing = 1)
+  /// `replicas` adjacent blocks process the same part.
+  __device__ RowTile(int64 matrix_rows, int64 matrix_channels, int tiles, unsigned replicas = 1)
       : rows(matrix_rows), stride(matrix_channels) {
     const unsigned tile_count = static_cast<unsigned>(tiles);
-    number = blockIdx.x / sharing % tile_count;
-    block = blockIdx.x / sharing / tile_count;
-    blocks = gridDim.x / sharing / tile_count;
+    index = blockIdx.x / replicas % tile_count;
+    block = blockIdx.x / replicas / tile_count;
+    blocks = gridDim.x / replicas / tile_count;
     const unsigned all_groups = static_cast<unsigned>(matrix_channels) / size;
-    const unsigned most_groups = (all_groups + tile_count - 1) / tile_count;
-    const unsigned first_group = number * most_groups;
-    groups = static_cast<unsigned>(min_of(most_groups, all_groups - first_group));
+    const unsigned max_groups = (all_groups + tile_count - 1) / tile_count;
+    const unsigned first_group = index * max_groups;
+    groups = static_cast<unsigned>(min_of(max_groups, all_groups - first_group));
     channels = groups * size;
     begin = first_group * size;
-    row_slots = blockDim.x / most_groups;
+    row_slots = blockDim.x / max_groups;
     const unsigned row_slot = threadIdx.x / groups;
     channel = begin + threadIdx.x % groups * size;
     row = row_slot < row_slots ? first_row() + row_slot : rows;
@@ -31,11 +31,11 @@ struct RowTile {
 
   __device__ int64 first_row() const { return static_cast<int64>(block) * row_slots; }
   __device__ bool has_rows() const { return row < rows; }
-  __device__ int64 offset(int64 of_row) const { return of_row * stride + channel; }
+  __device__ int64 offset(int64 tile_row) const { return tile_row * stride + channel; }
 
   int64 rows;
   int64 stride;       // between rows
-  unsigned number;    // index of the tile
+  unsigned index;     // of the tile
   unsigned block;     // index among the tile's blocks
   unsigned blocks;    // blocks per tile
   unsigned groups;    // groups of `size` channels in the tile
@@ -48,21 +48,21 @@ struct RowTile {
 };
 
 /// In a kernel over a matrix, calls a function with the thread's part, in packs of `size` channels
-/// if `packed` is set, otherwise in single channels. `sharing` is that of RowTile.
-#define CALL_PACKED_SHARED(function, sharing, T, size, ...)                                   \
-  packed != 0 ? function<T, size>(RowTile<size>(rows, channels, tiles, sharing), __VA_ARGS__) \
-              : function<T, 1>(RowTile<1>(rows, channels, tiles, sharing), __VA_ARGS__)
+/// if `packed` is set, otherwise in single channels. `replicas` is that of RowTile.
+#define CALL_PACKED_SHARED(function, replicas, T, size, ...)                                   \
+  packed != 0 ? function<T, size>(RowTile<size>(rows, channels, tiles, replicas), __VA_ARGS__) \
+              : function<T, 1>(RowTile<1>(rows, channels, tiles, replicas), __VA_ARGS__)
 #define CALL_PACKED(function, T, size, ...) CALL_PACKED_SHARED(function, 1, T, size, __VA_ARGS__)
 
-/// Calls `use(row, read(row))` for every row of this thread. Reads `at_once` rows, which should fit
+/// Calls `use(row, read(row))` for every row of this thread. Reads `batch` rows, which should fit
 /// into registers, before using them.
-template <int at_once, int size, class Read, class Use>
+template <int batch, int size, class Read, class Use>
 __device__ inline void for_each_row(const RowTile<size>& tile, const Read& read, const Use& use) {
   int64 row = tile.row;
-  for (; row + (at_once - 1) * tile.step < tile.rows; row += at_once * tile.step) {
-    decltype(read(row)) values[at_once];
-    UNROLL for (int i = 0; i < at_once; ++i) values[i] = read(row + i * tile.step);
-    UNROLL for (int i = 0; i < at_once; ++i) use(row + i * tile.step, values[i]);
+  for (; row + (batch - 1) * tile.step < tile.rows; row += batch * tile.step) {
+    decltype(read(row)) values[batch];
+    UNROLL for (int i = 0; i < batch; ++i) values[i] = read(row + i * tile.step);
+    UNROLL for (int i = 0; i < batch; ++i) use(row + i * tile.step, values[i]);
   }
   for (; row < tile.rows; row += tile.step) {
     auto values = read(row);
@@ -103,42 +103,41 @@ __device__ inline Sum sum_by_channel(Sum* parts, unsigned items, unsigned channe
 }
 
 template <class Sum>
-__device__ inline Sum* parts_of_sums() {
+__device__ inline Sum* sum_parts() {
   __shared__ Sum parts[kTiledThreads];
   return parts;
 }
 
 /// Returns, in the first threads of a block (one per channel of the tile), the sum of that channel
-/// over all threads' `own` sums. Every thread must call it.
+/// over all threads' `thread_sums`. Every thread must call it.
 template <int size, class Sum>
-__device__ inline Sum sums_of_block(const RowTile<size>& tile, const Sum* own) {
+__device__ inline Sum block_sums(const RowTile<size>& tile, const Sum* thread_sums) {
   constexpr unsigned kStride = kTiledThreads + 2;  // puts neighbours into different banks
   __shared__ Sum sums[size * kStride];
-  for (unsigned i = 0; i < size; ++i) sums[i * kStride + threadIdx.x] = own[i];
+  for (unsigned i = 0; i < size; ++i) sums[i * kStride + threadIdx.x] = thread_sums[i];
   __syncthreads();
   return sum_by_channel(
-      parts_of_sums<Sum>(), tile.row_slots, tile.channels,
-      [&](unsigned row_slot, unsigned channel) {
+      sum_parts<Sum>(), tile.row_slots, tile.channels, [&](unsigned row_slot, unsigned channel) {
         return sums[channel % size * kStride + row_slot * tile.groups + channel / size];
       });
 }
 
 /// Number of rows of each block in a tile.
-struct RowsOfBlocks {
+struct BlockRows {
   template <int size>
-  __device__ explicit RowsOfBlocks(const RowTile<size>& tile)
+  __device__ explicit BlockRows(const RowTile<size>& tile)
       : row_slots(tile.row_slots),
-        turns(tile.rows / tile.row_slots / tile.blocks),
+        rounds(tile.rows / tile.row_slots / tile.blocks),
         last_block(static_cast<unsigned>(tile.rows / tile.row_slots % tile.blocks)),
         rest(tile.rows % tile.row_slots) {}
 
-  __device__ float of(unsigned block) const {
-    const int64 full = (turns + (block < last_block ? 1 : 0)) * row_slots;
+  __device__ float count(unsigned block) const {
+    const int64 full = (rounds + (block < last_block ? 1 : 0)) * row_slots;
     return static_cast<float>(full + (block == last_block ? rest : 0));
   }
 
   int64 row_slots;
-  int64 turns;          // full rounds over all blocks
+  int64 rounds;         // full rounds over all blocks
   unsigned last_block;  // processes the `rest` rows after the last full round
   int64 rest;
 };

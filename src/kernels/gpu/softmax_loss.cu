@@ -9,17 +9,17 @@
 // warp per sample.
 
 /// The largest logit that a lane has seen, and its class.
-struct Largest {
+struct MaxLogit {
   float value;
   int64 index;
 };
 
-__device__ inline Largest larger(Largest a, Largest b) {
+__device__ inline MaxLogit larger(MaxLogit a, MaxLogit b) {
   const bool takes_b = b.value > a.value || (b.value == a.value && b.index < a.index);
   return takes_b ? b : a;
 }
 
-__device__ inline Largest largest_of_warp(Largest largest) {
+__device__ inline MaxLogit warp_largest(MaxLogit largest) {
   for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) {
     const int mask = static_cast<int>(distance);
     largest = larger(largest, {__shfl_xor_sync(kAllLanes, largest.value, mask),
@@ -38,46 +38,46 @@ __device__ inline void softmax_loss(const T* logits, const int64* labels, const 
                                     float smoothing, float scale, T* gradient, float* sums,
                                     float* partial_sums, unsigned* arrived) {
   const unsigned lane = threadIdx.x % kWarp;
-  const int64 sample = thread_of_grid() / kWarp;
+  const int64 sample = global_thread() / kWarp;
   float loss = 0;
   float correct = 0;
   if (sample < samples) {
     const T* x = logits + sample * classes;
-    Largest largest{-infinity(), classes};
+    MaxLogit largest{-infinity(), classes};
     for (int64 j = lane; j < classes; j += kWarp) largest = larger(largest, {to_float(x[j]), j});
-    largest = largest_of_warp(largest);
-    float exponentials = 0;
+    largest = warp_largest(largest);
+    float exp_sum = 0;
     float logit_sum = 0;
     for (int64 j = lane; j < classes; j += kWarp) {
-      exponentials += expf(to_float(x[j]) - largest.value);
+      exp_sum += expf(to_float(x[j]) - largest.value);
       logit_sum += to_float(x[j]) - largest.value;
     }
-    exponentials = sum_of_warp(exponentials);
-    logit_sum = sum_of_warp(logit_sum);
+    exp_sum = warp_sum(exp_sum);
+    logit_sum = warp_sum(logit_sum);
     const int64 label = labels[sample];
     const int64 other = other_labels == nullptr ? label : other_labels[sample];
     const float weight = weights == nullptr ? 1.0F : weights[sample];
     const float uniform = smoothing / static_cast<float>(classes);
-    const float log_sum = logf(exponentials);
-    const bool is_known = label >= 0 && label < classes && other >= 0 && other < classes;
+    const float log_sum = logf(exp_sum);
+    const bool is_valid = label >= 0 && label < classes && other >= 0 && other < classes;
     for (int64 j = lane; gradient != nullptr && j < classes; j += kWarp) {
       const float target = (j == label ? weight : 0.0F) + (j == other ? 1.0F - weight : 0.0F);
-      const float probability = expf(to_float(x[j]) - largest.value) / exponentials;
+      const float probability = expf(to_float(x[j]) - largest.value) / exp_sum;
       gradient[sample * classes + j] =
           from_float<T>(scale * (probability - (1.0F - smoothing) * target - uniform));
     }
-    if (lane == 0 && !is_known) loss = not_a_number();  // NaN ends the run
-    if (lane == 0 && is_known) {
-      const float of_label = log_sum - (to_float(x[label]) - largest.value);
-      const float of_other = log_sum - (to_float(x[other]) - largest.value);
-      loss = (1.0F - smoothing) * (weight * of_label + (1.0F - weight) * of_other) +
+    if (lane == 0 && !is_valid) loss = not_a_number();  // NaN ends the run
+    if (lane == 0 && is_valid) {
+      const float label_loss = log_sum - (to_float(x[label]) - largest.value);
+      const float other_loss = log_sum - (to_float(x[other]) - largest.value);
+      loss = (1.0F - smoothing) * (weight * label_loss + (1.0F - weight) * other_loss) +
              smoothing * (log_sum - logit_sum / static_cast<float>(classes));
       correct = (largest.index == label ? weight : 0.0F) +
                 (largest.index == other ? 1.0F - weight : 0.0F);
     }
   }
-  loss = sum_of_block(loss);
-  correct = sum_of_block(correct);
+  loss = block_sum(loss);
+  correct = block_sum(correct);
   if (threadIdx.x == 0) {
     partial_sums[2 * blockIdx.x] = loss;
     partial_sums[2 * blockIdx.x + 1] = correct;
@@ -90,8 +90,8 @@ __device__ inline void softmax_loss(const T* logits, const int64* labels, const 
     total_loss += partial_sums[2 * i];
     total_correct += partial_sums[2 * i + 1];
   }
-  total_loss = sum_of_block(total_loss);
-  total_correct = sum_of_block(total_correct);
+  total_loss = block_sum(total_loss);
+  total_correct = block_sum(total_correct);
   if (threadIdx.x != 0) return;
   sums[0] += total_loss;
   sums[1] += total_correct;
