@@ -74,7 +74,7 @@ void take_step(const FlatParameters& parameters, const Optimizer& optimizer, int
   update.gradients = parameters.gradients();
   update.gradients.copy_(gradients_of(number, update.values.numel()));
   update.learning_rate = at::scalar_tensor(learning_rate, at::kDouble);
-  kernels::update_by_libtorch(update, optimizer.rule());
+  kernels::update_with_libtorch(update, optimizer.rule());
 }
 
 TEST_CASE("every optimizer matches LibTorch's in fp64, for every setting") {
@@ -192,7 +192,7 @@ void take_step_by_libtorch(UpdateSubject& subject, const comm::DeferredSum& sum)
   for (const comm::GradientRow& part : sum.rows) rows.push_back(in_f32(part));
   for (const comm::RowSum& pair : sum.order) rows[pair.to].add_(rows[pair.from]);
   update.gradients.copy_(rows.front());
-  kernels::update_by_libtorch(update, subject.optimizer.rule());
+  kernels::update_with_libtorch(update, subject.optimizer.rule());
   update.average.lerp_(update.values, update.average_weight.item<double>());
   subject.bf16_copy.copy_(update.values.narrow(0, 0, subject.bf16_copy.numel()));
 }
