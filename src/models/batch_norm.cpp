@@ -83,18 +83,18 @@ BatchNorm::BatchNorm(std::int64_t channels, double epsilon, double momentum)
 
 at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at::Tensor& images,
                                     const at::Tensor& residual, bool relu) {
-  const bool by_kernels = is_training() && !sum_ && weight_.scalar_type() == at::kFloat &&
-                          kernels::are_used(images.device());
+  const bool uses_kernels = is_training() && !sum_ && weight_.scalar_type() == at::kFloat &&
+                            kernels::are_used(images.device());
   at::Tensor x = images;
   at::Tensor omitted_bias;
-  if (by_kernels && convolution != nullptr &&
+  if (uses_kernels && convolution != nullptr &&
       convolution->bias.scalar_type() == images.scalar_type()) {
     x = convolve_without_bias(*convolution, images);
     omitted_bias = convolution->bias;
   } else if (convolution != nullptr) {
     x = convolve(*convolution, images);
   }
-  if (by_kernels && kernels::supports_batch_norm(x, residual)) {
+  if (uses_kernels && kernels::supports_batch_norm(x, residual)) {
     return kernels::batch_norm({weight_, bias_, running_mean_, running_var_, num_batches_tracked_,
                                 epsilon_, momentum_, omitted_bias},
                                x, residual, relu);
@@ -109,28 +109,28 @@ at::Tensor BatchNorm::normalize(const at::Tensor& x) {
   const bool sums_imprecisely = x.is_cpu() && x.scalar_type() == at::kFloat;
   // For a single row, LibTorch's running variance is NaN.
   const bool is_one_row = x.numel() == x.size(1);
-  if (is_training() && (sum_ || sums_imprecisely || is_one_row)) return forward_by_rows(x);
+  if (is_training() && (sum_ || sums_imprecisely || is_one_row)) return forward_rows(x);
   if (is_training()) num_batches_tracked_.add_(1);
   return at::batch_norm(x, weight_, bias_, running_mean_, running_var_, is_training(), momentum_,
                         epsilon_, /*cudnn_enabled=*/true);
 }
 
-at::Tensor BatchNorm::forward_by_rows(const at::Tensor& x) {
+at::Tensor BatchNorm::forward_rows(const at::Tensor& x) {
   at::Tensor x_hat;
   at::Tensor inverse_std;
   at::Tensor count;
   {
     const at::NoGradGuard no_grad;
     const at::Tensor rows = to_rows(x);
-    const std::int64_t own_count = rows.size(0);
+    const std::int64_t local_count = rows.size(0);
     const std::int64_t channels = rows.size(1);
     // Squares around the local mean lose no precision; only sums are shifted to the global mean.
-    const at::Tensor own_mean = rows.sum(0) / std::max<std::int64_t>(own_count, 1);
-    const at::Tensor centred = rows - own_mean;
-    const at::Tensor mean_64 = own_mean.to(at::kDouble);
-    at::Tensor sums =
-        at::cat({mean_64 * own_count, (centred * centred).sum(0) + mean_64 * mean_64 * own_count,
-                 at::full({1}, own_count, mean_64.options())});
+    const at::Tensor local_mean = rows.sum(0) / std::max<std::int64_t>(local_count, 1);
+    const at::Tensor centred = rows - local_mean;
+    const at::Tensor mean_64 = local_mean.to(at::kDouble);
+    at::Tensor sums = at::cat({mean_64 * local_count,
+                               (centred * centred).sum(0) + mean_64 * mean_64 * local_count,
+                               at::full({1}, local_count, mean_64.options())});
     if (sum_) sum_(sums);
     count = sums[2 * channels];  // remains on the device, because reading it would synchronise
     const at::Tensor mean = sums.narrow(0, 0, channels) / count;

@@ -42,7 +42,7 @@ class BatchNorm : public torch::nn::Module {
 
  private:
   at::Tensor normalize(const at::Tensor& x);
-  at::Tensor forward_by_rows(const at::Tensor& x);
+  at::Tensor forward_rows(const at::Tensor& x);
 
   at::Tensor weight_;
   at::Tensor bias_;

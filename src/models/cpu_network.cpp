@@ -73,8 +73,8 @@ ValueShape image(const SampleShape& shape) { return {shape.channels, shape.heigh
 /// support a layer; the graph is then unusable.
 class Translator {
  public:
-  Translator(CpuGraph& to, std::int64_t dropouts, const ModuleOf& module_of)
-      : to_(to), graph_(to.graph), dropouts_(dropouts), module_of_(module_of) {}
+  Translator(CpuGraph& to, std::int64_t dropouts, const ModuleLookup& find_module)
+      : to_(to), graph_(to.graph), dropouts_(dropouts), find_module_(find_module) {}
 
   Value add(const SizedLayer& sized, Value x) {
     if (padding_ && !std::holds_alternative<settings::Conv2dLayer>(sized.kind)) return kNoValue;
@@ -97,7 +97,7 @@ class Translator {
   template <class Node>
   Value add_with_tensors(const Node& node, const SizedLayer& sized, Value x) {
     const Value y = graph_.add(node, x);
-    const std::shared_ptr<torch::nn::Module> module = module_of_(sized);
+    const std::shared_ptr<torch::nn::Module> module = find_module_(sized);
     const auto parameters = module->named_parameters(/*recurse=*/false);
     const at::Tensor* const bias = parameters.find("bias");
     to_.nodes.push_back({graph_.nodes().size() - 1, parameters["weight"],
@@ -210,14 +210,14 @@ class Translator {
   CpuGraph& to_;
   Graph& graph_;
   std::int64_t dropouts_;
-  const ModuleOf& module_of_;
+  const ModuleLookup& find_module_;
   std::optional<settings::Edges> padding_;  // for the convolution that must follow
 };
 
 /// Returns a graph of as many leading layers as cpu_kernels/ can compute, possibly none.
-/// `dropouts`: number of dropout layers before `layers`.
+/// `dropouts` is the number of dropout layers before `layers`.
 CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropouts,
-                   const ModuleOf& module_of) {
+                   const ModuleLookup& find_module) {
   const SampleShape& in = layers.front()->in;
   // In bf16, a vector fills whole words; a grayscale image's channel would fill only half of each.
   const bool is_flat =
@@ -225,7 +225,7 @@ CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropo
   const ValueShape shape = is_flat ? ValueShape{in.elements(), 1, 1} : image(in);
   CpuGraph best{Graph(shape), {}, 0, in, in};
   CpuGraph next = best;
-  Translator translator(next, dropouts, module_of);
+  Translator translator(next, dropouts, find_module);
   Value x = Graph::input();
   for (const SizedLayer* sized : layers) {
     x = translator.add(*sized, x);
@@ -237,11 +237,11 @@ CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropo
   return best;
 }
 
-constexpr std::ptrdiff_t kFewestWeighted = 2;  // layers
-constexpr std::int64_t kFewImages = 4;         // fewer do not pay in a forward-only pass
+constexpr std::ptrdiff_t kMinWeightedLayers = 2;
+constexpr std::int64_t kMinImages = 4;  // fewer do not pay in a forward-only pass
 
 template <class Element>
-Element* memory(const at::Tensor& tensor) {
+Element* data_ptr(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<Element*>(tensor.mutable_data_ptr()) : nullptr;
 }
 
@@ -278,7 +278,7 @@ class PlannedNetwork {
     const bool has_backward =
         at::GradMode::is_enabled() && (x.requires_grad() || std::ranges::any_of(nodes, is_trained));
     if (!has_backward) return compute(x, training, Passes::kForward);
-    ++number_;
+    ++forward_count_;
     sizes_ = x.sizes().vec();
     destinations_.clear();
     for (const NodeTensors& node : nodes) {
@@ -291,16 +291,16 @@ class PlannedNetwork {
     }
     // Gradients without destination buffers may be sent during the backward pass, so autograd
     // receives the gradients of each node as soon as they are computed.
-    const bool have_destinations = std::ranges::any_of(destinations_, [](const auto& of_node) {
-      return of_node.weight.defined() || of_node.bias.defined();
+    const bool have_destinations = std::ranges::any_of(destinations_, [](const auto& node) {
+      return node.weight.defined() || node.bias.defined();
     });
-    const std::int64_t nodes_of_stage = have_destinations ? std::ssize(nodes) : 1;
+    const std::int64_t nodes_per_stage = have_destinations ? std::ssize(nodes) : 1;
     at::Tensor y = x;
-    for (std::int64_t begin = 0; begin < std::ssize(nodes); begin += nodes_of_stage) {
+    for (std::int64_t begin = 0; begin < std::ssize(nodes); begin += nodes_per_stage) {
       std::vector<at::Tensor> parameters;
-      const std::int64_t end = begin + nodes_of_stage;
+      const std::int64_t end = begin + nodes_per_stage;
       for (std::int64_t i = begin; i < end; ++i) {
-        for (const at::Tensor& each : nodes[i].parameters()) parameters.push_back(each);
+        for (const at::Tensor& parameter : nodes[i].parameters()) parameters.push_back(parameter);
       }
       y = Stage::apply(y, at::TensorList(parameters), this, begin, end);
     }
@@ -313,28 +313,28 @@ class PlannedNetwork {
   /// nodes up to the next stage. Empty tensors link the stages.
   class Stage : public torch::autograd::Function<Stage> {
    public:
-    static at::Tensor forward(AutogradContext* context, const at::Tensor& before,
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                               at::TensorList /*parameters*/, PlannedNetwork* planned,
                               std::int64_t begin, std::int64_t end) {
       context->saved_data["network"] = reinterpret_cast<std::int64_t>(planned);
-      context->saved_data["number"] = planned->number_;
+      context->saved_data["forward_count"] = planned->forward_count_;
       context->saved_data["begin"] = begin;
       context->saved_data["end"] = end;
       const bool is_last = end == std::ssize(planned->graph_.nodes);
-      return is_last ? planned->output_ : at::empty({0}, before.options());
+      return is_last ? planned->output_ : at::empty({0}, input.options());
     }
 
     static variable_list backward(AutogradContext* context, const variable_list& gradients) {
       auto* const planned =
           // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers but not pointers
           reinterpret_cast<PlannedNetwork*>(context->saved_data["network"].toInt());
-      if (context->saved_data["number"].toInt() != planned->number_) {
+      if (context->saved_data["forward_count"].toInt() != planned->forward_count_) {
         throw Error(ExitCode::kRunFailed, "the backward pass ran after the next forward pass");
       }
-      variable_list found = planned->gradients(context->saved_data["begin"].toInt(),
-                                               context->saved_data["end"].toInt(), gradients[0]);
-      found.resize(found.size() + 3);
-      return found;
+      variable_list results = planned->gradients(context->saved_data["begin"].toInt(),
+                                                 context->saved_data["end"].toInt(), gradients[0]);
+      results.resize(results.size() + 3);
+      return results;
     }
   };
 
@@ -345,7 +345,7 @@ class PlannedNetwork {
             ? cpu_kernels::is_supported<float>()
             : type == at::kBFloat16 && cpu_kernels::is_supported<cpu_kernels::Bf16Bits>();
     if (!is_supported || !x.is_cpu() || kernels::are_used(x.device())) return false;
-    if (x.size(0) < kFewImages && !at::GradMode::is_enabled()) return false;
+    if (x.size(0) < kMinImages && !at::GradMode::is_enabled()) return false;
     for (const auto& [node, weight, bias, norm] : graph_.nodes) {
       const bool is_linear = weight.dim() == 2;
       if (!norm && (weight.scalar_type() != type ||
@@ -365,7 +365,7 @@ class PlannedNetwork {
     return like.scalar_type() == at::kFloat ? action(fp32_) : action(bf16_);
   }
 
-  /// `passes`: kForward if there is no backward pass.
+  /// `passes` is kForward if there is no backward pass.
   at::Tensor compute(const at::Tensor& x, bool training, Passes passes) {
     const std::int64_t images = x.size(0);
     const SampleShape& out = graph_.out;
@@ -379,14 +379,14 @@ class PlannedNetwork {
       bind(executor, passes);
       if (seeds_.defined()) executor.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
       const at::Tensor in = plain(x, in_shape());
-      executor.forward(memory<const Element>(in), {images}, training);
+      executor.forward(data_ptr<const Element>(in), {images}, training);
       for (const NodeTensors& node : graph_.nodes) {
         if (node.norm && node.norm->is_training()) node.norm->count_batch();
       }
       at::Tensor y = out.is_image ? at::empty({images, out.channels, out.height, out.width},
                                               x.options(), at::MemoryFormat::ChannelsLast)
                                   : at::empty({images, out.elements()}, x.options());
-      executor.read_output(memory<Element>(y));
+      executor.read_output(data_ptr<Element>(y));
       return y;
     });
   }
@@ -396,18 +396,19 @@ class PlannedNetwork {
   void bind(GraphExecutor<Element>& executor, Passes passes) const {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       const NodeTensors& node = graph_.nodes[i];
-      const NodeGradients wanted = passes == Passes::kForward ? NodeGradients{} : destinations_[i];
+      const NodeGradients buffers = passes == Passes::kForward ? NodeGradients{} : destinations_[i];
       if (node.norm) {
         executor.set(node.node,
                      cpu_kernels::BatchNormTensors{
-                         memory<float>(node.weight), memory<float>(node.bias),
-                         memory<float>(node.norm->running_mean()),
-                         memory<float>(node.norm->running_var()), !node.norm->is_training(),
-                         memory<float>(wanted.weight), memory<float>(wanted.bias)});
+                         data_ptr<float>(node.weight), data_ptr<float>(node.bias),
+                         data_ptr<float>(node.norm->running_mean()),
+                         data_ptr<float>(node.norm->running_var()), !node.norm->is_training(),
+                         data_ptr<float>(buffers.weight), data_ptr<float>(buffers.bias)});
       } else {
-        executor.set(node.node, cpu_kernels::ConvolutionTensors<Element>{
-                                    memory<Element>(node.weight), memory<Element>(node.bias),
-                                    memory<Element>(wanted.weight), memory<Element>(wanted.bias)});
+        executor.set(node.node,
+                     cpu_kernels::ConvolutionTensors<Element>{
+                         data_ptr<Element>(node.weight), data_ptr<Element>(node.bias),
+                         data_ptr<Element>(buffers.weight), data_ptr<Element>(buffers.bias)});
       }
     }
     // Either all batch norms with batch statistics are synchronised or none are.
@@ -422,11 +423,10 @@ class PlannedNetwork {
 
   /// Continues the backward pass through a stage. Returns the gradients of the stage's input and
   /// parameters; undefined if not needed.
-  std::vector<at::Tensor> gradients(std::int64_t begin, std::int64_t end,
-                                    const at::Tensor& of_output) {
-    at::Tensor of_input;
-    if (begin > 0) of_input = at::empty({0}, of_output.options());
-    with_executors(of_output, [&]<class Element>(Executors<Element>& executors) {
+  std::vector<at::Tensor> gradients(std::int64_t begin, std::int64_t end, const at::Tensor& dy) {
+    at::Tensor dx;
+    if (begin > 0) dx = at::empty({0}, dy.options());
+    with_executors(dy, [&]<class Element>(Executors<Element>& executors) {
       GraphExecutor<Element>& executor = *executors.at(passes_);
       if (end == std::ssize(graph_.nodes)) {
         for (std::int64_t i = 0; i < end; ++i) {
@@ -435,22 +435,22 @@ class PlannedNetwork {
                               destination(graph_.nodes[i].bias, bias)};
         }
         bind(executor, passes_);
-        const at::Tensor in_format = plain(of_output, out_shape());
-        executor.begin_backward(memory<const Element>(in_format));
+        const at::Tensor plain_dy = plain(dy, out_shape());
+        executor.begin_backward(data_ptr<const Element>(plain_dy));
       }
       executor.backward_to(begin == 0 ? 0 : graph_.nodes[begin].node);
       if (begin > 0 || passes_ != Passes::kBackwardToInput) return;
-      of_input = at::empty(
-          sizes_, of_output.options(),
+      dx = at::empty(
+          sizes_, dy.options(),
           in_shape().pixels() == 1 ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast);
-      executor.read_input_gradient(memory<Element>(of_input));
+      executor.read_input_gradient(data_ptr<Element>(dx));
     });
-    std::vector<at::Tensor> found{of_input};
+    std::vector<at::Tensor> grads{dx};
     for (std::int64_t i = begin; i < end; ++i) {
-      found.push_back(std::exchange(destinations_[i].weight, {}));
-      if (graph_.nodes[i].bias.defined()) found.push_back(std::exchange(destinations_[i].bias, {}));
+      grads.push_back(std::exchange(destinations_[i].weight, {}));
+      if (graph_.nodes[i].bias.defined()) grads.push_back(std::exchange(destinations_[i].bias, {}));
     }
-    return found;
+    return grads;
   }
 
   const ValueShape& in_shape() const { return graph_.graph.shape_of(Graph::input()); }
@@ -462,7 +462,7 @@ class PlannedNetwork {
   Executors<float> fp32_;
   Executors<cpu_kernels::Bf16Bits> bf16_;
   // State of the last forward pass that has a backward pass:
-  std::int64_t number_ = 0;
+  std::int64_t forward_count_ = 0;
   Passes passes_ = Passes::kBackward;
   std::vector<NodeGradients> destinations_;  // per node with parameters
   std::vector<std::int64_t> sizes_;          // of x
@@ -473,10 +473,10 @@ class PlannedNetwork {
 }  // namespace
 
 CpuNetwork make_cpu_network(std::span<const SizedLayer* const> layers, std::int64_t dropouts,
-                            const ModuleOf& module_of) {
-  CpuGraph graph = translate(layers, dropouts, module_of);
+                            const ModuleLookup& find_module) {
+  CpuGraph graph = translate(layers, dropouts, find_module);
   const auto weighted = std::ranges::count_if(graph.nodes, [](const auto& n) { return !n.norm; });
-  if (weighted < kFewestWeighted) return {};
+  if (weighted < kMinWeightedLayers) return {};
   const std::size_t count = graph.layers;
   const auto planned = std::make_shared<PlannedNetwork>(std::move(graph));
   return {count, std::bind_front(&PlannedNetwork::forward, planned)};

@@ -26,12 +26,12 @@ namespace mnist_train::models {
 namespace {
 
 /// Returns the reasons why parameters cannot be trained, one per line; empty if all can.
-std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& parameters) {
-  std::string found;
+std::string training_obstacles(const torch::OrderedDict<std::string, at::Tensor>& parameters) {
+  std::string errors;
   std::map<const void*, std::string> names;
   for (const auto& item : parameters) {
     const at::Tensor& tensor = item.value();
-    const auto add = [&](const std::string& what) { found += "\n  " + item.key() + " " + what; };
+    const auto add = [&](const std::string& what) { errors += "\n  " + item.key() + " " + what; };
     if (tensor.scalar_type() != at::kFloat) {
       add(std::string("is ") + c10::toString(tensor.scalar_type()) + ", expected Float");
     }
@@ -39,18 +39,19 @@ std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& param
     const auto [first, is_new] = names.emplace(tensor.const_data_ptr(), item.key());
     if (!is_new) add("shares memory with " + first->second);
   }
-  return found;
+  return errors;
 }
 
 /// Returns the cause of an error in one line, without the stack traces of LibTorch and TorchScript.
 std::string cause_of(const std::exception& error) {
   const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
-  std::string text = from_torch != nullptr ? from_torch->what_without_backtrace() : error.what();
-  spdlog::debug("{}", text);
+  std::string message = from_torch != nullptr ? from_torch->what_without_backtrace() : error.what();
+  spdlog::debug("{}", message);
   // The interpreter's messages begin with stack traces and end with the original message.
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  const bool has_traces = text.starts_with("The following operation failed");
-  return has_traces ? text.substr(text.rfind('\n') + 1) : text.substr(0, text.find('\n'));
+  while (!message.empty() && message.back() == '\n') message.pop_back();
+  const bool has_traces = message.starts_with("The following operation failed");
+  return has_traces ? message.substr(message.rfind('\n') + 1)
+                    : message.substr(0, message.find('\n'));
 }
 
 /// An external network that keeps the names in its own state_dict. Derived classes register the
@@ -77,10 +78,10 @@ class ExternalModel : public Model {
   void require_usable() {
     const auto parameters = named_parameters();
     if (parameters.is_empty()) {
-      refuse("has no parameters to train; torch.jit.freeze turns them into constants, so omit it");
+      reject("has no parameters to train; torch.jit.freeze turns them into constants, so omit it");
     }
-    const std::string wrong = untrainable(parameters);
-    if (!wrong.empty()) refuse("has parameters that cannot be trained:" + wrong);
+    const std::string obstacles = training_obstacles(parameters);
+    if (!obstacles.empty()) reject("has parameters that cannot be trained:" + obstacles);
     try_forward(at::kFloat, "");
   }
 
@@ -94,7 +95,7 @@ class ExternalModel : public Model {
 
   const std::string& source() const { return source_; }
   /// Throws Error(kConfig) with the message prefixed by the source.
-  [[noreturn]] void refuse(const std::string& message) const {
+  [[noreturn]] void reject(const std::string& message) const {
     throw ConfigKeyError(source_ + ": " + message);
   }
 
@@ -110,13 +111,13 @@ class ExternalModel : public Model {
     try {
       logits = compute(at::zeros(sizes, type));
     } catch (const std::exception& error) {
-      refuse("forward fails on " + images + ": " + cause_of(error) + advice);
+      reject("forward fails on " + images + ": " + cause_of(error) + advice);
     }
     const std::vector<std::int64_t> expected{2, shape_.classes};
     if (!logits.defined() || logits.sizes() != expected || !logits.is_floating_point()) {
       const std::string found =
           logits.defined() ? c10::str(logits.scalar_type(), " ", logits.sizes()) : "no tensor";
-      refuse(c10::str("forward returns ", found, " for ", images,
+      reject(c10::str("forward returns ", found, " for ", images,
                       ", expected floating-point logits ", at::IntArrayRef(expected)));
     }
     train();
@@ -136,9 +137,9 @@ void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
     module.register_buffer(item.name, item.value);
   }
   for (const auto& item : script.named_children()) {
-    auto part = std::make_shared<torch::nn::Module>(item.value.type()->name()->name());
-    mirror(item.value, *part);
-    module.register_module(item.name, std::move(part));
+    auto child = std::make_shared<torch::nn::Module>(item.value.type()->name()->name());
+    mirror(item.value, *child);
+    module.register_module(item.name, std::move(child));
   }
 }
 
@@ -151,19 +152,19 @@ void copy_evaluation_mode(const torch::nn::Module& module, torch::jit::Module sc
 }
 
 /// Returns the operations, such as dropout, that tracing fixed in training mode.
-std::set<std::string> always_training(const torch::jit::Module& script) {
+std::set<std::string> training_mode_operations(const torch::jit::Module& script) {
   auto graph = script.get_method("forward").graph()->copy();
   torch::jit::Inline(*graph);
   torch::jit::DepthFirstGraphNodeIterator nodes(graph);
-  std::set<std::string> found;
+  std::set<std::string> kinds;
   while (torch::jit::Node* node = nodes.next()) {
     for (const char* flag : {"train", "training"}) {
       if (node->maybeSchema() == nullptr || !node->hasNamedInput(flag)) continue;
       const auto value = torch::jit::toIValue(node->namedInput(flag));
-      if (value && value->isBool() && value->toBool()) found.insert(node->kind().toUnqualString());
+      if (value && value->isBool() && value->toBool()) kinds.insert(node->kind().toUnqualString());
     }
   }
-  return found;
+  return kinds;
 }
 
 /// Makes `script` use the tensors of `module`, which mirrors it.
@@ -193,7 +194,7 @@ class ScriptModel : public ExternalModel {
   }
 
   std::string remark() const override {
-    const std::set<std::string> fixed = always_training(script_);
+    const std::set<std::string> fixed = training_mode_operations(script_);
     if (fixed.empty()) return {};
     return fmt::format(
         "{}: was traced in training mode, so these operations ignore model.eval(): {}; trace after "
@@ -215,7 +216,7 @@ class ScriptModel : public ExternalModel {
   at::Tensor compute(const at::Tensor& images) override {
     // The optimising executor profiles the first calls and uses different kernels afterwards, so a
     // resumed run would differ from an uninterrupted one.
-    const torch::jit::GraphOptimizerEnabledGuard as_written(false);
+    const torch::jit::GraphOptimizerEnabledGuard no_optimization(false);
     return script_.forward({images}).toTensor();
   }
 
@@ -225,14 +226,14 @@ class ScriptModel : public ExternalModel {
       script_ = torch::jit::load(file_.string(), at::kCPU);
     } catch (const std::exception& error) {
       const std::string cause = cause_of(error);
-      refuse("is damaged or not TorchScript; save it with torch.jit.script(model).save: " +
+      reject("is damaged or not TorchScript; save it with torch.jit.script(model).save: " +
              cause.substr(0, cause.find(". ")));
     }
   }
 
   void require_signature() const {
     const auto forward = script_.find_method("forward");
-    if (!forward) refuse("has no method forward");
+    if (!forward) reject("has no method forward");
     const c10::FunctionSchema& schema = forward->function().getSchema();
     const auto is_tensor = [](const c10::Argument& argument) {
       return argument.type()->kind() == c10::TypeKind::TensorType;
@@ -242,7 +243,7 @@ class ScriptModel : public ExternalModel {
     for (std::size_t i = 2; i < inputs.size(); ++i) fits &= inputs[i].default_value().has_value();
     fits &= schema.returns().size() == 1 && is_tensor(schema.returns().front());
     if (!fits) {
-      refuse(c10::str("forward must take and return one tensor; its signature is ", schema));
+      reject(c10::str("forward must take and return one tensor; its signature is ", schema));
     }
   }
 
@@ -254,75 +255,75 @@ class ScriptModel : public ExternalModel {
 /// not propagate through the plug-in's code.
 class PluginOptions final : public plugin::Options {
  public:
-  /// `text` is a JSON object.
-  explicit PluginOptions(const std::string& text) : values_(nlohmann::json::parse(text)) {}
+  /// `json` is a JSON object.
+  explicit PluginOptions(const std::string& json) : values_(nlohmann::json::parse(json)) {}
 
-  std::int64_t integer(const std::string& name, std::int64_t otherwise, std::int64_t min,
+  std::int64_t integer(const std::string& name, std::int64_t fallback, std::int64_t min,
                        std::int64_t max) override {
     const auto fits = [&](const nlohmann::json& value) {
       return value.is_number_integer() &&
              (!value.is_number_unsigned() || value.get<std::uint64_t>() <= INT64_MAX) &&
              value >= min && value <= max;
     };
-    return read(name, otherwise, fits, fmt::format("an integer from {} to {}", min, max));
+    return read(name, fallback, fits, fmt::format("an integer from {} to {}", min, max));
   }
 
-  double number(const std::string& name, double otherwise, double min, double max) override {
+  double number(const std::string& name, double fallback, double min, double max) override {
     const auto fits = [&](const nlohmann::json& value) {
       return value.is_number() && value >= min && value <= max;
     };
-    return read(name, otherwise, fits, fmt::format("a number from {} to {}", min, max));
+    return read(name, fallback, fits, fmt::format("a number from {} to {}", min, max));
   }
 
-  bool boolean(const std::string& name, bool otherwise) override {
+  bool boolean(const std::string& name, bool fallback) override {
     return read(
-        name, otherwise, [](const auto& value) { return value.is_boolean(); }, "true or false");
+        name, fallback, [](const auto& value) { return value.is_boolean(); }, "true or false");
   }
 
-  std::string text(const std::string& name, const std::string& otherwise,
+  std::string text(const std::string& name, const std::string& fallback,
                    const std::vector<std::string>& choices) override {
     const auto fits = [&](const nlohmann::json& value) {
       return value.is_string() &&
              (choices.empty() || contains(choices, value.get_ref<const std::string&>()));
     };
     return read(
-        name, otherwise, fits,
+        name, fallback, fits,
         choices.empty() ? "text" : fmt::format("one of \"{}\"", fmt::join(choices, "\", \"")));
   }
 
   /// Throws Error(kConfig), listing all invalid values and, once the plug-in has read its options,
   /// all unknown keys.
-  void require_correct(bool all_were_read) const {
+  void require_valid(bool all_read) const {
     std::vector<std::string> errors = errors_;
-    const std::string known = known_.empty()
-                                  ? "the plug-in reads no options"
-                                  : fmt::format("the plug-in reads {}", fmt::join(known_, ", "));
+    const std::string known =
+        keys_read_.empty() ? "the plug-in reads no options"
+                           : fmt::format("the plug-in reads {}", fmt::join(keys_read_, ", "));
     for (const auto& [name, value] : values_.items()) {
-      if (!all_were_read || contains(known_, name)) continue;
+      if (!all_read || contains(keys_read_, name)) continue;
       errors.push_back(fmt::format("/model/options/{}: unknown key; {}", name, known));
     }
     if (!errors.empty()) throw ConfigKeyError(fmt::format("{}", fmt::join(errors, "\n")));
   }
 
  private:
-  static bool contains(const std::vector<std::string>& list, const std::string& text) {
-    return std::find(list.begin(), list.end(), text) != list.end();
+  static bool contains(const std::vector<std::string>& list, const std::string& item) {
+    return std::find(list.begin(), list.end(), item) != list.end();
   }
 
   template <class T, class Fits>
-  T read(const std::string& name, const T& otherwise, const Fits& fits,
+  T read(const std::string& name, const T& fallback, const Fits& fits,
          const std::string& expected) {
-    if (!contains(known_, name)) known_.push_back(name);
+    if (!contains(keys_read_, name)) keys_read_.push_back(name);
     const auto found = values_.find(name);
-    if (found == values_.end()) return otherwise;
+    if (found == values_.end()) return fallback;
     if (fits(*found)) return found->template get<T>();
     errors_.push_back(
         fmt::format("/model/options/{}: expected {}, found {}", name, expected, found->dump()));
-    return otherwise;
+    return fallback;
   }
 
   nlohmann::json values_;
-  std::vector<std::string> known_;  // in the order in which the plug-in reads them
+  std::vector<std::string> keys_read_;  // in the order in which the plug-in reads them
   std::vector<std::string> errors_;
 };
 
@@ -343,18 +344,18 @@ const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const st
   const auto versions = [](auto header, auto torch) {
     return fmt::format("version {} of mnist_train/model.h and LibTorch {}", header, torch);
   };
-  const std::string built_for = versions(entry.api_version, entry.torch_version);
+  const std::string built_with = versions(entry.api_version, entry.torch_version);
   const std::string expected = versions(plugin::kApiVersion, TORCH_VERSION);
-  require(built_for == expected,
-          "was built for " + built_for + ", but this program needs " + expected + "; rebuild it");
+  require(built_with == expected,
+          "was built for " + built_with + ", but this program needs " + expected + "; rebuild it");
   return entry;
 }
 
 class PluginModel : public ExternalModel {
  public:
   PluginModel(const std::string& source, const network::ImageShape& shape,
-              std::shared_ptr<plugin::Classifier> made)
-      : ExternalModel(source, shape), network_(std::move(made)) {
+              std::shared_ptr<plugin::Classifier> classifier)
+      : ExternalModel(source, shape), network_(std::move(classifier)) {
     for (const auto& item : network_->named_parameters(/*recurse=*/false)) {
       register_parameter(item.key(), item.value(), item.value().requires_grad());
     }
@@ -395,15 +396,15 @@ std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
   const std::string source = "/model/plugin: " + file.string();
   const plugin::EntryPoint& entry = load_entry(file, source);
   PluginOptions reader(options);
-  std::shared_ptr<plugin::Classifier> made;
+  std::shared_ptr<plugin::Classifier> classifier;
   try {
-    made = entry.make({shape.channels, shape.height, shape.width, shape.classes}, reader);
+    classifier = entry.make({shape.channels, shape.height, shape.width, shape.classes}, reader);
   } catch (const std::exception& error) {
-    reader.require_correct(/*all_were_read=*/false);  // an invalid option may be the cause
+    reader.require_valid(/*all_read=*/false);  // an invalid option may be the cause
     throw ConfigKeyError(source + ": cannot create its network: " + cause_of(error));
   }
-  reader.require_correct(/*all_were_read=*/true);
-  auto model = std::make_shared<PluginModel>(source, shape, std::move(made));
+  reader.require_valid(/*all_read=*/true);
+  auto model = std::make_shared<PluginModel>(source, shape, std::move(classifier));
   model->require_usable();
   return model;
 }

@@ -25,7 +25,7 @@ using kernels::LinearFunction;
 constexpr std::int64_t kLow32 = 0xffffffff;
 
 /// Returns lowbias32 of values below 2^32 in an i64 tensor.
-at::Tensor mix(at::Tensor bits) {
+at::Tensor lowbias32(at::Tensor bits) {
   constexpr std::int64_t kFactor1 = cpu_kernels::kHashFactor1;
   constexpr std::int64_t kFactor2 = cpu_kernels::kHashFactor2;
   bits = bits.bitwise_xor(bits.bitwise_right_shift(16));
@@ -36,7 +36,7 @@ at::Tensor mix(at::Tensor bits) {
 }
 
 /// Returns the layer's output without the bias; undefined if the kernels cannot compute it.
-at::Tensor convolve_by_kernels(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+at::Tensor convolve_with_kernels(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
   const auto& options = layer.options;
   const auto* const padding = std::get_if<torch::ExpandingArray<2>>(&options.padding());
   const auto is_square = [](const torch::ExpandingArray<2>& sides) {
@@ -98,10 +98,10 @@ at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int
   const std::int64_t key = cpu_kernels::dropout_key(layer);
   const at::Tensor low = seeds.bitwise_and(kLow32).bitwise_xor(key).unsqueeze(1);
   const at::Tensor high = seeds.bitwise_right_shift(32).bitwise_and(kLow32).unsqueeze(1);
-  const at::Tensor hash = mix((indices + low).bitwise_and(kLow32)).bitwise_xor(high);
+  const at::Tensor hash = lowbias32((indices + low).bitwise_and(kLow32)).bitwise_xor(high);
   const auto limit = static_cast<std::int64_t>(cpu_kernels::dropout_limit(p));
-  const at::Tensor kept = (hash >= limit).to(x.scalar_type()).mul_(1 / (1 - p));
-  return x * kept.view(x.sizes());
+  const at::Tensor mask = (hash >= limit).to(x.scalar_type()).mul_(1 / (1 - p));
+  return x * mask.view(x.sizes());
 }
 
 at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction function,
@@ -115,7 +115,7 @@ at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction functi
 }
 
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
-  if (const at::Tensor y = convolve_by_kernels(layer, images); y.defined()) return y;
+  if (const at::Tensor y = convolve_with_kernels(layer, images); y.defined()) return y;
   const auto& options = layer.options;
   return torch::nn::functional::detail::conv2d(images, layer.weight, /*bias=*/{}, options.stride(),
                                                options.padding(), options.dilation(),
@@ -124,7 +124,7 @@ at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::T
 
 at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
   if (!layer.bias.defined()) return convolve_without_bias(layer, images);
-  const at::Tensor y = convolve_by_kernels(layer, images);
+  const at::Tensor y = convolve_with_kernels(layer, images);
   return y.defined() ? y + layer.bias.view({-1, 1, 1}) : layer.forward(images);
 }
 

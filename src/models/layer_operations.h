@@ -61,7 +61,7 @@ at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor
 /// Consecutive layers that cpu_kernels/ computes: as one autograd operation if gradients have
 /// destination buffers, otherwise as one operation per layer with weights.
 struct CpuNetwork {
-  std::size_t layers = 0;  // number of leading layers computed; 0: none
+  std::size_t layers = 0;  // number of leading layers computed; may be 0
   /// Returns the output for x [N,C,H,W] or [N,F], or an undefined tensor if LibTorch must compute
   /// it because the CPU lacks the instructions, a convolution's weights are not channels_last, x
   /// has an unexpected type or shape, or there are too few images. The backward pass must precede
@@ -72,13 +72,13 @@ struct CpuNetwork {
       forward;
 };
 
-using ModuleOf =
+using ModuleLookup =
     std::function<std::shared_ptr<torch::nn::Module>(const network::SizedLayer& sized)>;
 
 /// Returns the network for the longest possible run of leading layers, but none if fewer than two
-/// of them have weights, too few to pay for converting input and output. `dropouts`: number of
-/// dropout layers before `layers`.
+/// of them have weights, too few to pay for converting input and output. `dropouts` is the number
+/// of dropout layers before `layers`.
 CpuNetwork make_cpu_network(std::span<const network::SizedLayer* const> layers,
-                            std::int64_t dropouts, const ModuleOf& module_of);
+                            std::int64_t dropouts, const ModuleLookup& find_module);
 
 }  // namespace mnist_train::models

@@ -36,19 +36,19 @@ struct WeightedLayer {
 /// to layers without their own.
 void initialize(const WeightedLayer& weighted, const settings::InitOptions& init,
                 const network::InitDefaults& defaults) {
-  const settings::InitOptions& own = weighted.init.value_or(init);
-  if (own.name == InitName::kDefault) return;
+  const settings::InitOptions& choice = weighted.init.value_or(init);
+  if (choice.name == InitName::kDefault) return;
   const auto parameters = weighted.module->named_parameters(/*recurse=*/false);
   at::Tensor weight = parameters["weight"];
   const at::Tensor* bias = parameters.find("bias");
-  if (own.name == InitName::kNormal) {
-    const double std = own.std.value_or(defaults.normal_std);
+  if (choice.name == InitName::kNormal) {
+    const double std = choice.std.value_or(defaults.normal_std);
     torch::nn::init::normal_(weight, 0, std);
     if (bias != nullptr && defaults.normal_draws_biases) torch::nn::init::normal_(*bias, 0, std);
     return;
   }
-  if (own.name == InitName::kXavierUniform) torch::nn::init::xavier_uniform_(weight);
-  if (own.name == InitName::kKaimingNormal) {
+  if (choice.name == InitName::kXavierUniform) torch::nn::init::xavier_uniform_(weight);
+  if (choice.name == InitName::kKaimingNormal) {
     torch::nn::init::kaiming_normal_(weight, 0, torch::kFanIn, torch::kReLU);
   }
   if (bias != nullptr) torch::nn::init::zeros_(*bias);
@@ -64,7 +64,7 @@ at::Tensor run(const Operations& operations, at::Tensor x) {
 }
 
 /// Consecutive layers; the output of each is the input of the next.
-using Neighbours = std::span<const SizedLayer* const>;
+using LayerSpan = std::span<const SizedLayer* const>;
 
 template <class Kind>
 const Kind* kind_as(const SizedLayer& sized) {
@@ -73,7 +73,7 @@ const Kind* kind_as(const SizedLayer& sized) {
 
 /// Returns whether the first layers are of these kinds.
 template <class... Kinds>
-bool begin_with(Neighbours next) {
+bool starts_with(LayerSpan next) {
   std::size_t i = 0;
   return next.size() >= sizeof...(Kinds) && (... && (kind_as<Kinds>(*next[i++]) != nullptr));
 }
@@ -92,39 +92,39 @@ void collect(const std::vector<SizedLayer>& layers, std::vector<const SizedLayer
 
 // These return whether the first layers match a fused operation.
 
-bool begin_with_activation(Neighbours next, Activation function) {
+bool starts_with_activation(LayerSpan next, Activation function) {
   const auto* layer = next.empty() ? nullptr : kind_as<settings::ActivationLayer>(*next[0]);
   return layer != nullptr && layer->function == function;
 }
 
 /// A ReLU followed by the 2x2 max pooling of `relu_max_pool`.
-bool begin_with_relu_max_pool(Neighbours next) {
-  if (next.size() < 2 || !begin_with_activation(next, Activation::kRelu)) return false;
+bool starts_with_relu_max_pool(LayerSpan next) {
+  if (next.size() < 2 || !starts_with_activation(next, Activation::kRelu)) return false;
   const auto* pool = kind_as<settings::MaxPool2dLayer>(*next[1]);
-  settings::MaxPool2dLayer by_2;
-  by_2.stride = by_2.kernel_size;
-  return pool != nullptr && *pool == by_2;
+  settings::MaxPool2dLayer pool_2x2;
+  pool_2x2.stride = pool_2x2.kernel_size;
+  return pool != nullptr && *pool == pool_2x2;
 }
 
-bool begin_with_biased_convolution_batch_norm(Neighbours next) {
-  return begin_with<settings::Conv2dLayer, settings::BatchNormLayer>(next) &&
+bool starts_with_biased_convolution_batch_norm(LayerSpan next) {
+  return starts_with<settings::Conv2dLayer, settings::BatchNormLayer>(next) &&
          kind_as<settings::Conv2dLayer>(*next[0])->bias;
 }
 
 /// A network made of layers. Adjacent layers are fused if a fused operation exists.
 class LayeredModel : public Model {
  public:
-  LayeredModel(const network::Network& described, const settings::InitOptions& init,
+  LayeredModel(const network::Network& definition, const settings::InitOptions& init,
                const network::InitDefaults& defaults) {
-    add_modules(*this, described.layers);
+    add_modules(*this, definition.layers);
     for (const WeightedLayer& weighted : weighted_) initialize(weighted, init, defaults);
     for (at::Tensor& parameter : parameters()) {  // the format that cpu_kernels/ reads
       if (parameter.dim() != 4) continue;
       parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
     }
-    operations_ = compile(described.layers);
-    set_multiply_adds(described.multiply_adds);
-    made_.clear();
+    operations_ = compile(definition.layers);
+    set_multiply_adds(definition.multiply_adds);
+    modules_.clear();
     weighted_.clear();
   }
 
@@ -138,14 +138,14 @@ class LayeredModel : public Model {
   }
 
   void add_module(torch::nn::Module& parent, const SizedLayer& sized) {
-    auto module = make(sized);
+    auto module = make_module(sized);
     if (module == nullptr) return;
-    made_[&sized] = module;
+    modules_[&sized] = module;
     parent.register_module(sized.name, std::move(module));
   }
 
   /// Creates the module of a layer; null for layers without weights.
-  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized) {
+  std::shared_ptr<torch::nn::Module> make_module(const SizedLayer& sized) {
     const std::int64_t channels = sized.in.channels;
     if (const auto* layer = kind_as<settings::Conv2dLayer>(sized)) {
       return weighted_.emplace_back(make_convolution(channels, *layer), layer->init).module;
@@ -207,169 +207,169 @@ class LayeredModel : public Model {
   }
 
   template <class Impl>
-  std::shared_ptr<Impl> made(const SizedLayer& sized) const {
-    return std::dynamic_pointer_cast<Impl>(made_.at(&sized));
+  std::shared_ptr<Impl> module_as(const SizedLayer& sized) const {
+    return std::dynamic_pointer_cast<Impl>(modules_.at(&sized));
   }
 
   /// Returns the operation of the batch norm at the end of `layers` and of the convolution before
   /// it, if any.
-  auto batch_norm(Neighbours layers, bool relu) const {
-    return
-        [convolution = layers.size() == 2 ? made<torch::nn::Conv2dImpl>(*layers.front()) : nullptr,
-         norm = made<BatchNorm>(*layers.back()),
-         relu](const at::Tensor& x, const at::Tensor& residual = {}) {
-          return norm->forward_fused(convolution.get(), x, residual, relu);
-        };
+  auto batch_norm(LayerSpan layers, bool relu) const {
+    return [convolution =
+                layers.size() == 2 ? module_as<torch::nn::Conv2dImpl>(*layers.front()) : nullptr,
+            norm = module_as<BatchNorm>(*layers.back()),
+            relu](const at::Tensor& x, const at::Tensor& residual = {}) {
+      return norm->forward_fused(convolution.get(), x, residual, relu);
+    };
   }
 
   Operations compile(const std::vector<SizedLayer>& layers) {
     std::vector<const SizedLayer*> flat;
     collect(layers, flat);
-    return compile(Neighbours(flat));
+    return compile(LayerSpan(flat));
   }
 
-  Operations compile(Neighbours left) {
+  Operations compile(LayerSpan remaining) {
     Operations operations;
-    while (!left.empty()) {
-      std::size_t taken = add_cpu_network(left, operations);
-      if (taken == 0) taken = add_operation(left, operations);
-      left = left.subspan(taken);
+    while (!remaining.empty()) {
+      std::size_t consumed = add_cpu_network(remaining, operations);
+      if (consumed == 0) consumed = add_operation(remaining, operations);
+      remaining = remaining.subspan(consumed);
     }
     return operations;
   }
 
   /// Adds one operation for as many layers as cpu_kernels/ can compute, and returns their number.
   /// The operation falls back to LibTorch when cpu_kernels/ cannot compute an input.
-  std::size_t add_cpu_network(Neighbours next, Operations& operations) {
+  std::size_t add_cpu_network(LayerSpan next, Operations& operations) {
     if (is_in_cpu_network_) return 0;
-    CpuNetwork on_cpu = make_cpu_network(
-        next, dropout_layers_, [this](const SizedLayer& sized) { return made_.at(&sized); });
-    const std::size_t layers = on_cpu.layers;
+    CpuNetwork cpu_network = make_cpu_network(
+        next, dropout_layers_, [this](const SizedLayer& sized) { return modules_.at(&sized); });
+    const std::size_t layers = cpu_network.layers;
     if (layers == 0) return 0;
     is_in_cpu_network_ = true;
-    Operations otherwise = compile(next.first(layers));
+    Operations fallback = compile(next.first(layers));
     is_in_cpu_network_ = false;
-    operations.push_back(
-        [this, on_cpu = std::move(on_cpu), otherwise = std::move(otherwise)](const at::Tensor& x) {
-          const at::Tensor y =
-              on_cpu.forward(x, gradient_destinations(), is_training(), sample_seeds());
-          return y.defined() ? y : run(otherwise, x);
-        });
+    operations.push_back([this, cpu_network = std::move(cpu_network),
+                          fallback = std::move(fallback)](const at::Tensor& x) {
+      const at::Tensor y =
+          cpu_network.forward(x, gradient_destinations(), is_training(), sample_seeds());
+      return y.defined() ? y : run(fallback, x);
+    });
     return layers;
   }
 
   /// Adds the operation of the first layer or first few layers. Returns their number.
-  std::size_t add_operation(Neighbours next, Operations& operations) {
-    const std::size_t convolved = begin_with<settings::Conv2dLayer>(next) ? 1 : 0;
-    if (begin_with_relu_max_pool(next.subspan(convolved))) {
-      const bool flatten = begin_with<settings::FlattenLayer>(next.subspan(convolved + 2));
+  std::size_t add_operation(LayerSpan next, Operations& operations) {
+    const std::size_t convolutions = starts_with<settings::Conv2dLayer>(next) ? 1 : 0;
+    if (starts_with_relu_max_pool(next.subspan(convolutions))) {
+      const bool flatten = starts_with<settings::FlattenLayer>(next.subspan(convolutions + 2));
       operations.push_back(
-          [layer = convolved == 1 ? made<torch::nn::Conv2dImpl>(*next[0]) : nullptr,
+          [layer = convolutions == 1 ? module_as<torch::nn::Conv2dImpl>(*next[0]) : nullptr,
            flatten](const at::Tensor& x) {
             return layer == nullptr ? relu_max_pool(x, /*bias=*/{}, flatten)
                                     : convolve_relu_max_pool(*layer, x, flatten);
           });
-      return convolved + (flatten ? 3 : 2);
+      return convolutions + (flatten ? 3 : 2);
     }
-    const std::size_t biased = begin_with_biased_convolution_batch_norm(next) ? 1 : 0;
-    const Neighbours after = next.subspan(biased + 1);
+    const std::size_t leading = starts_with_biased_convolution_batch_norm(next) ? 1 : 0;
+    const LayerSpan after = next.subspan(leading + 1);
     const bool relu =
-        begin_with_activation(after, Activation::kRelu) && !begin_with_relu_max_pool(after);
-    if (biased == 1 || (relu && begin_with<settings::BatchNormLayer>(next))) {
-      operations.emplace_back(batch_norm(next.first(biased + 1), relu));
-      return biased + (relu ? 2 : 1);
+        starts_with_activation(after, Activation::kRelu) && !starts_with_relu_max_pool(after);
+    if (leading == 1 || (relu && starts_with<settings::BatchNormLayer>(next))) {
+      operations.emplace_back(batch_norm(next.first(leading + 1), relu));
+      return leading + (relu ? 2 : 1);
     }
-    if (begin_with<settings::LinearLayer>(next)) {
+    if (starts_with<settings::LinearLayer>(next)) {
       for (const auto& [function, fused] :
            {std::pair{Activation::kRelu, kernels::LinearFunction::kRelu},
             std::pair{Activation::kTanh, kernels::LinearFunction::kTanh}}) {
-        if (!begin_with_activation(after, function)) continue;
+        if (!starts_with_activation(after, function)) continue;
         operations.push_back(
-            [layer = made<torch::nn::LinearImpl>(*next[0]), fused = fused](const at::Tensor& x) {
-              return linear_activation(*layer, fused, x);
-            });
+            [layer = module_as<torch::nn::LinearImpl>(*next[0]),
+             fused = fused](const at::Tensor& x) { return linear_activation(*layer, fused, x); });
         return 2;
       }
     }
     constexpr settings::ImageSize kOnePixel{1, 1};
-    if (begin_with<settings::AdaptiveAvgPool2dLayer, settings::FlattenLayer>(next) &&
+    if (starts_with<settings::AdaptiveAvgPool2dLayer, settings::FlattenLayer>(next) &&
         kind_as<settings::AdaptiveAvgPool2dLayer>(*next[0])->output_size == kOnePixel) {
       operations.emplace_back([](const at::Tensor& x) { return x.mean(at::IntArrayRef{2, 3}); });
       return 2;
     }
     operations.push_back(
-        std::visit([&](const auto& kind) { return operation_of(*next[0], kind); }, next[0]->kind));
+        std::visit([&](const auto& kind) { return compile_one(*next[0], kind); }, next[0]->kind));
     return 1;
   }
 
   // Each of these returns the operation of one layer.
 
-  Operation operation_of(const SizedLayer& sized, const settings::Conv2dLayer&) const {
-    return [layer = made<torch::nn::Conv2dImpl>(sized)](const at::Tensor& x) {
+  Operation compile_one(const SizedLayer& sized, const settings::Conv2dLayer&) const {
+    return [layer = module_as<torch::nn::Conv2dImpl>(sized)](const at::Tensor& x) {
       return convolve(*layer, x);
     };
   }
-  Operation operation_of(const SizedLayer& sized, const settings::LinearLayer&) const {
-    return std::bind_front(&torch::nn::LinearImpl::forward, made<torch::nn::LinearImpl>(sized));
+  Operation compile_one(const SizedLayer& sized, const settings::LinearLayer&) const {
+    return std::bind_front(&torch::nn::LinearImpl::forward,
+                           module_as<torch::nn::LinearImpl>(sized));
   }
-  Operation operation_of(const SizedLayer& sized, const settings::BatchNormLayer&) const {
-    return std::bind_front(&BatchNorm::forward, made<BatchNorm>(sized));
+  Operation compile_one(const SizedLayer& sized, const settings::BatchNormLayer&) const {
+    return std::bind_front(&BatchNorm::forward, module_as<BatchNorm>(sized));
   }
-  Operation operation_of(const SizedLayer& sized, const settings::GroupNormLayer&) const {
-    return [layer = made<torch::nn::GroupNormImpl>(sized)](const at::Tensor& x) {
+  Operation compile_one(const SizedLayer& sized, const settings::GroupNormLayer&) const {
+    return [layer = module_as<torch::nn::GroupNormImpl>(sized)](const at::Tensor& x) {
       if (x.requires_grad() || !at::GradMode::is_enabled()) return layer->forward(x);
       // LibTorch's backward pass crashes if channels_last input requires no gradient.
       return layer->forward(x.clone(at::MemoryFormat::Contiguous));
     };
   }
-  static Operation operation_of(const SizedLayer&, const settings::ActivationLayer& layer) {
+  static Operation compile_one(const SizedLayer&, const settings::ActivationLayer& layer) {
     return activation_function(layer).libtorch;
   }
-  static Operation operation_of(const SizedLayer&, const settings::MaxPool2dLayer& layer) {
+  static Operation compile_one(const SizedLayer&, const settings::MaxPool2dLayer& layer) {
     return [layer](const at::Tensor& x) {
       return at::max_pool2d(x, sides(layer.kernel_size), sides(layer.stride.value()),
                             sides(layer.padding), sides(layer.dilation), layer.ceil_mode);
     };
   }
-  static Operation operation_of(const SizedLayer&, const settings::AvgPool2dLayer& layer) {
+  static Operation compile_one(const SizedLayer&, const settings::AvgPool2dLayer& layer) {
     return [layer](const at::Tensor& x) {
       return at::avg_pool2d(x, sides(layer.kernel_size), sides(layer.stride.value()),
                             sides(layer.padding), layer.ceil_mode, layer.count_include_pad);
     };
   }
-  static Operation operation_of(const SizedLayer&, const settings::AdaptiveAvgPool2dLayer& layer) {
+  static Operation compile_one(const SizedLayer&, const settings::AdaptiveAvgPool2dLayer& layer) {
     return [size = sides(layer.output_size)](const at::Tensor& x) {
       return at::adaptive_avg_pool2d(x, size);
     };
   }
-  static Operation operation_of(const SizedLayer&, const settings::ZeroPad2dLayer& layer) {
+  static Operation compile_one(const SizedLayer&, const settings::ZeroPad2dLayer& layer) {
     const auto& [left, right, top, bottom] = layer.padding;
     return [edges = std::vector<std::int64_t>{left, right, top, bottom}](const at::Tensor& x) {
       return at::constant_pad_nd(x, edges);
     };
   }
-  Operation operation_of(const SizedLayer& sized, const settings::GateLayer&) {
+  Operation compile_one(const SizedLayer& sized, const settings::GateLayer&) {
     return [inner = compile(sized.layers)](const at::Tensor& x) { return x * run(inner, x); };
   }
-  static Operation operation_of(const SizedLayer&, const settings::FlattenLayer&) {
+  static Operation compile_one(const SizedLayer&, const settings::FlattenLayer&) {
     return [](const at::Tensor& x) { return x.flatten(1); };
   }
-  Operation operation_of(const SizedLayer&, const settings::DropoutLayer& layer) {
+  Operation compile_one(const SizedLayer&, const settings::DropoutLayer& layer) {
     return [this, number = dropout_layers_++, p = layer.p](const at::Tensor& x) {
       return is_training() ? hashed_dropout(x, sample_seeds(), number, p) : x;
     };
   }
-  Operation operation_of(const SizedLayer& sized, const settings::ResidualLayer& layer) {
+  Operation compile_one(const SizedLayer& sized, const settings::ResidualLayer& layer) {
     std::vector<const SizedLayer*> flat;
     collect(sized.layers, flat);
-    const Neighbours layers(flat);
+    const LayerSpan layers(flat);
     const bool relu = layer.activation == Activation::kRelu;
-    if (begin_with<settings::BatchNormLayer>(layers.last(std::min<std::size_t>(flat.size(), 1))) &&
+    if (starts_with<settings::BatchNormLayer>(layers.last(std::min<std::size_t>(flat.size(), 1))) &&
         (relu || !layer.activation)) {
-      const Neighbours end = layers.last(std::min<std::size_t>(flat.size(), 2));
-      const std::size_t taken = begin_with_biased_convolution_batch_norm(end) ? 2 : 1;
-      return [front = compile(layers.first(flat.size() - taken)),
-              norm = batch_norm(layers.last(taken), relu),
+      const LayerSpan end = layers.last(std::min<std::size_t>(flat.size(), 2));
+      const std::size_t consumed = starts_with_biased_convolution_batch_norm(end) ? 2 : 1;
+      return [front = compile(layers.first(flat.size() - consumed)),
+              norm = batch_norm(layers.last(consumed), relu),
               shortcut = compile(sized.shortcut)](const at::Tensor& x) {
         const at::Tensor residual = run(shortcut, x);
         return norm(run(front, x), residual);
@@ -381,23 +381,23 @@ class LayeredModel : public Model {
             after](const at::Tensor& x) { return after(run(inner, x) + run(shortcut, x)); };
   }
   // Never called: `collect` replaces sequentials and repeats with their layers.
-  static Operation operation_of(const SizedLayer&, const settings::SequentialLayer&) { return {}; }
-  static Operation operation_of(const SizedLayer&, const settings::RepeatLayer&) { return {}; }
+  static Operation compile_one(const SizedLayer&, const settings::SequentialLayer&) { return {}; }
+  static Operation compile_one(const SizedLayer&, const settings::RepeatLayer&) { return {}; }
 
   Operations operations_;
   std::int64_t dropout_layers_ = 0;
   // Used only during construction:
   bool is_in_cpu_network_ = false;
-  std::map<const SizedLayer*, std::shared_ptr<torch::nn::Module>> made_;
+  std::map<const SizedLayer*, std::shared_ptr<torch::nn::Module>> modules_;
   std::vector<WeightedLayer> weighted_;  // in the order of the state_dict
 };
 
 }  // namespace
 
-std::shared_ptr<Model> make_layered_model(const network::Network& described,
+std::shared_ptr<Model> make_layered_model(const network::Network& definition,
                                           const settings::InitOptions& init,
                                           const network::InitDefaults& defaults) {
-  return std::make_shared<LayeredModel>(described, init, defaults);
+  return std::make_shared<LayeredModel>(definition, init, defaults);
 }
 
 }  // namespace mnist_train::models

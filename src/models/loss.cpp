@@ -32,7 +32,7 @@ struct SampleTarget {
   std::int64_t other;
   float weight;
 
-  float of(std::int64_t index) const {
+  float share(std::int64_t index) const {
     return (index == label ? weight : 0.0F) + (index == other ? 1.0F - weight : 0.0F);
   }
 };
@@ -59,7 +59,7 @@ SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, fl
   for (std::int64_t j = 0; j < classes; ++j) {
     const float probability = probabilities[j] / sum;
     gradient[j] =
-        static_cast<T>(scale * (probability - (1.0F - smoothing) * target.of(j) - uniform));
+        static_cast<T>(scale * (probability - (1.0F - smoothing) * target.share(j) - uniform));
   }
   const float log_sum = std::log(sum);
   const auto loss_of = [&](std::int64_t index) {
@@ -68,7 +68,7 @@ SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, fl
   const float loss = (1.0F - smoothing) * (target.weight * loss_of(target.label) +
                                            (1.0F - target.weight) * loss_of(target.other)) +
                      smoothing * (log_sum - logit_sum / static_cast<float>(classes));
-  return {loss, target.of(predicted)};
+  return {loss, target.share(predicted)};
 }
 
 /// The CPU version of kernels::softmax_loss: one pass over the logits instead of a dozen LibTorch
@@ -93,10 +93,10 @@ void host_softmax_loss(const at::Tensor& scores, const Targets& targets, double 
     batch.loss += sample.loss;
     batch.correct += sample.correct;
   }
-  auto* const of_step = sums.mutable_data_ptr<float>();
-  of_step[0] += static_cast<float>(batch.loss);
-  of_step[1] += static_cast<float>(batch.correct);
-  of_step[2] += static_cast<float>(scores.size(0));
+  auto* const step_sums = sums.mutable_data_ptr<float>();
+  step_sums[0] += static_cast<float>(batch.loss);
+  step_sums[1] += static_cast<float>(batch.correct);
+  step_sums[2] += static_cast<float>(scores.size(0));
 }
 
 }  // namespace
@@ -125,17 +125,17 @@ BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double la
 
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums) {
-  const bool by_kernel = kernels::are_used(logits.device());
+  const bool uses_kernel = kernels::are_used(logits.device());
   if (!targets.class_weights.defined() && kernels::supports_softmax_loss(logits) &&
-      (by_kernel || (logits.is_cpu() && logits.size(1) > 0))) {
+      (uses_kernel || (logits.is_cpu() && logits.size(1) > 0))) {
     Targets dense = targets;  // weights may be a strided column
     if (dense.weights.defined()) dense.weights = dense.weights.contiguous();
     const at::Tensor scores = logits.detach();
     at::Tensor gradient = at::empty_like(scores);
-    const auto on_host = logits.scalar_type() == at::kFloat ? &host_softmax_loss<float>
-                                                            : &host_softmax_loss<at::BFloat16>;
-    (by_kernel ? &kernels::softmax_loss : on_host)(scores, dense, label_smoothing, scale, gradient,
-                                                   sums);
+    const auto host_kernel = logits.scalar_type() == at::kFloat ? &host_softmax_loss<float>
+                                                                : &host_softmax_loss<at::BFloat16>;
+    (uses_kernel ? &kernels::softmax_loss : host_kernel)(scores, dense, label_smoothing, scale,
+                                                         gradient, sums);
     return {logits, std::move(gradient)};
   }
   const BatchLoss loss = batch_loss(logits, targets, label_smoothing);

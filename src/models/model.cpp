@@ -17,7 +17,7 @@ bool has_running_statistics(const torch::nn::Module& layer) {
 
 /// Returns whether a layer uses statistics of the local batch or running statistics. A TorchScript
 /// layer is recognised only by its name.
-bool has_own_statistics(const torch::nn::Module& layer) {
+bool has_batch_statistics(const torch::nn::Module& layer) {
   return layer.name().find("BatchNorm") != std::string::npos || has_running_statistics(layer);
 }
 
@@ -56,7 +56,7 @@ void Model::synchronize_batch_norm(const AllReduce& sum) {
     if (auto* norm = item.value()->as<BatchNorm>()) {
       norm->synchronize(sum);
       synchronizes_batch_norm_ = true;
-    } else if (has_own_statistics(*item.value())) {
+    } else if (has_batch_statistics(*item.value())) {
       unknown += "\n  " + item.key() + " (" + item.value()->name() + ")";
     }
   }

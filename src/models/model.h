@@ -77,7 +77,7 @@ class Model : public torch::nn::Module {
   /// Sets layers to evaluation mode if they have running statistics and all parameters are frozen.
   void keep_frozen_statistics();
   const at::Tensor& sample_seeds() const { return sample_seeds_; }
-  void set_multiply_adds(std::int64_t for_one_image) { multiply_adds_ = for_one_image; }
+  void set_multiply_adds(std::int64_t per_image) { multiply_adds_ = per_image; }
 
  private:
   at::Tensor sample_seeds_;
@@ -99,7 +99,7 @@ std::shared_ptr<Model> make_script_model(const std::filesystem::path& file,
                                          const network::ImageShape& shape);
 
 /// Loads a plug-in and returns its network, on the CPU, for images of this shape. The plug-in reads
-/// `options`, the text of a JSON object, and draws its initial weights from LibTorch's generator.
+/// `options`, a JSON object as a string, and draws its initial weights from LibTorch's generator.
 /// Throws Error(kConfig) if the library, the options (all mistakes are listed) or the network is
 /// unusable.
 std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
@@ -109,7 +109,7 @@ std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
 /// Returns a model made of layers. Initial weights are first drawn as in PyTorch, layer by layer in
 /// the order of the state_dict; then weights with a different rule, from `init` or the layer's own
 /// init, are drawn again.
-std::shared_ptr<Model> make_layered_model(const network::Network& described,
+std::shared_ptr<Model> make_layered_model(const network::Network& definition,
                                           const settings::InitOptions& init,
                                           const network::InitDefaults& defaults);
 

@@ -79,7 +79,7 @@ constexpr std::int64_t kBatchNorms = 6;
 constexpr std::size_t kConvolutions = 5;
 
 /// Batch norm before a ReLU and before other layers, and at the ends of residual blocks.
-settings::ModelOptions with_batch_norms(std::optional<Activation> after_sums, bool bias) {
+settings::ModelOptions batch_norm_options(std::optional<Activation> after_sums, bool bias) {
   using namespace testing::layer;
   const auto convolved = [&](std::int64_t channels) {
     return convolution(channels, 3, /*padding=*/1, /*stride=*/1, bias);
@@ -87,16 +87,16 @@ settings::ModelOptions with_batch_norms(std::optional<Activation> after_sums, bo
   const settings::Layer norm = batch_norm();
   const settings::ResidualLayer block{
       {convolved(8), norm, relu(), convolved(8), sequential({norm})}, {}, after_sums, {}};
-  const settings::ResidualLayer with_shortcut{
+  const settings::ResidualLayer shortcut_block{
       {convolved(12), norm}, {convolved(12), norm}, after_sums, {}};
   settings::ModelOptions options;
-  options.layers = {convolved(8), norm,   relu(),     {"", block}, {"", with_shortcut},
+  options.layers = {convolved(8), norm,   relu(),     {"", block}, {"", shortcut_block},
                     norm,         relu(), max_pool(), flatten(),   linear(10)};
   return options;
 }
 
 /// Returns a copy with channels_last strides, even with one channel, as in training.
-at::Tensor in_channels_last(const at::Tensor& images) {
+at::Tensor to_channels_last(const at::Tensor& images) {
   const std::int64_t channels = images.size(1);
   const std::int64_t width = images.size(3);
   return at::empty_strided(images.sizes(),
@@ -105,10 +105,10 @@ at::Tensor in_channels_last(const at::Tensor& images) {
       .copy_(images);
 }
 
-std::shared_ptr<Model> model_of(const settings::ModelOptions& options, std::int64_t channels) {
+std::shared_ptr<Model> build_model(const settings::ModelOptions& options, std::int64_t channels) {
   auto model = make_model(options, {channels, 12, 12, 10}, /*seed=*/3);
   for (at::Tensor& parameter : model->parameters()) {
-    if (parameter.dim() == 4) parameter.set_data(in_channels_last(parameter.detach()));
+    if (parameter.dim() == 4) parameter.set_data(to_channels_last(parameter.detach()));
   }
   return model;
 }
@@ -140,10 +140,10 @@ FusedOutcome train_once(Model& model, const at::Tensor& images) {
 
 FusedOutcome train_once(const settings::ModelOptions& options, at::ScalarType type,
                         std::int64_t channels = 3) {
-  const auto model = model_of(options, channels);
+  const auto model = build_model(options, channels);
   if (type == at::kBFloat16) model->compute_in_bfloat16();
   torch::manual_seed(5);
-  return train_once(*model, in_channels_last(at::randn({16, channels, 12, 12}).to(type)));
+  return train_once(*model, to_channels_last(at::randn({16, channels, 12, 12}).to(type)));
 }
 
 }  // namespace
@@ -167,7 +167,7 @@ TEST_CASE("networks with batch norm and residual blocks train the same with and 
   const Tail after_sums = GENERATE(Tail(Activation::kRelu), Tail(), Tail(Activation::kTanh));
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   const bool bias = GENERATE(false, true);
-  const settings::ModelOptions options = with_batch_norms(after_sums, bias);
+  const settings::ModelOptions options = batch_norm_options(after_sums, bias);
   const FusedOutcome expected = train_once(options, type);
   CHECK(count_operations(expected.scores, "FusedBatchNorm") == 0);
   FusedOutcome found;
@@ -182,23 +182,23 @@ TEST_CASE("networks with batch norm and residual blocks train the same with and 
   REQUIRE(found.tensors.size() == expected.tensors.size());
   for (const auto& [name, tensor] : expected.tensors) {
     CAPTURE(name, after_sums.has_value(), type, bias);
-    const at::Tensor wanted = tensor.to(at::kDouble);
+    const at::Tensor reference = tensor.to(at::kDouble);
     if (found.biases.contains(name)) {
       // The exact gradient is 0; LibTorch's is a sum of rounding errors.
       CHECK(found.tensors[name].eq(0).all().item<bool>());
       CHECK(found.tensors[name].scalar_type() == type);
-      CHECK(wanted.abs().max().item<double>() > 0);
-      CHECK(wanted.norm().item<double>() < (type == at::kFloat ? 1e-4 : 2));
+      CHECK(reference.abs().max().item<double>() > 0);
+      CHECK(reference.norm().item<double>() < (type == at::kFloat ? 1e-4 : 2));
       continue;
     }
-    const double off = (found.tensors[name].to(at::kDouble) - wanted).norm().item<double>();
+    const double error = (found.tensors[name].to(at::kDouble) - reference).norm().item<double>();
     // Gradients that a batch norm cancels consist of rounding errors.
-    CHECK(off <= (type == at::kFloat ? 1e-4 : 0.3) * (wanted.norm().item<double>() + 0.1));
+    CHECK(error <= (type == at::kFloat ? 1e-4 : 0.3) * (reference.norm().item<double>() + 0.1));
   }
 }
 
 TEST_CASE("a convolution of one-channel images leaves its bias to the batch norm kernels") {
-  const settings::ModelOptions options = with_batch_norms(Activation::kRelu, /*bias=*/true);
+  const settings::ModelOptions options = batch_norm_options(Activation::kRelu, /*bias=*/true);
   const FusedOutcome expected = train_once(options, at::kFloat, /*channels=*/1);
   const EmulatedKernels emulated;
   FusedOutcome found = train_once(options, at::kFloat, /*channels=*/1);
@@ -209,11 +209,11 @@ TEST_CASE("a convolution of one-channel images leaves its bias to the batch norm
 }
 
 TEST_CASE("a convolution adds its bias if no batch norm kernel does") {
-  const settings::ModelOptions options = with_batch_norms(Activation::kTanh, /*bias=*/true);
+  const settings::ModelOptions options = batch_norm_options(Activation::kTanh, /*bias=*/true);
   const bool trains = GENERATE(true, false);
-  const auto model = model_of(options, 3);
+  const auto model = build_model(options, 3);
   torch::manual_seed(5);
-  const at::Tensor images = in_channels_last(at::randn({16, 3, 12, 12}));
+  const at::Tensor images = to_channels_last(at::randn({16, 3, 12, 12}));
   if (trains) {
     model->synchronize_batch_norm([](at::Tensor& /*sums*/) {});
   } else {

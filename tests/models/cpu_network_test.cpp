@@ -134,8 +134,8 @@ LayerList activated(const settings::ActivationLayer& activation) {
           linear(5)};
 }
 
-std::shared_ptr<Model> model_of(const LayerList& layers, at::ScalarType type,
-                                const network::ImageShape& shape = {3, 12, 11, 5}) {
+std::shared_ptr<Model> build_model(const LayerList& layers, at::ScalarType type,
+                                   const network::ImageShape& shape = {3, 12, 11, 5}) {
   settings::ModelOptions options;
   options.layers = layers;
   auto model = make_model(options, shape, /*seed=*/3);
@@ -144,8 +144,8 @@ std::shared_ptr<Model> model_of(const LayerList& layers, at::ScalarType type,
 }
 
 /// Returns an fp64 network that LibTorch computes, with the parameters of `rounded`.
-std::shared_ptr<Model> exact_of(const LayerList& layers, const Model& rounded) {
-  auto exact = model_of(layers, at::kDouble);
+std::shared_ptr<Model> exact_copy(const LayerList& layers, const Model& rounded) {
+  auto exact = build_model(layers, at::kDouble);
   for (std::size_t i = 0; i < exact->parameters().size(); ++i) {
     exact->parameters()[i].set_data(rounded.parameters()[i].detach().to(at::kDouble));
   }
@@ -153,7 +153,7 @@ std::shared_ptr<Model> exact_of(const LayerList& layers, const Model& rounded) {
 }
 
 /// Randomises batch norm parameters, which are initially ones and zeros.
-void spread_batch_norms(Model& model) {
+void randomize_batch_norms(Model& model) {
   const at::NoGradGuard no_grad;
   for (const auto& item : model.named_parameters()) {
     at::Tensor value = item.value();
@@ -162,7 +162,7 @@ void spread_batch_norms(Model& model) {
   }
 }
 
-bool is_computed(const at::Tensor& out) { return count_operations(out, "Stage") > 0; }
+bool uses_engine(const at::Tensor& out) { return count_operations(out, "Stage") > 0; }
 
 bool can_compute(at::ScalarType type) {
   return type == at::kFloat ? cpu_features().avx512 : cpu_features().avx512_bf16;
@@ -172,13 +172,13 @@ bool can_compute(at::ScalarType type) {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 NamedTensors take_step(Model& model, const at::Tensor& images, const at::Tensor& upstream,
-                       bool to_input = true) {
+                       bool needs_dx = true) {
   model.zero_grad();
-  const at::Tensor leaf = images.detach().clone().requires_grad_(to_input);
+  const at::Tensor leaf = images.detach().clone().requires_grad_(needs_dx);
   const at::Tensor out = model.forward(leaf);
   out.backward(upstream.to(out.scalar_type()));
   NamedTensors outcome{{"output", out.detach()}};
-  if (to_input) outcome.emplace_back("input", leaf.grad());
+  if (needs_dx) outcome.emplace_back("input", leaf.grad());
   for (const auto& item : model.named_parameters()) {
     if (item.value().requires_grad()) outcome.emplace_back(item.key(), item.value().grad().clone());
   }
@@ -190,9 +190,9 @@ NamedTensors take_step(Model& model, const at::Tensor& images, const at::Tensor&
 
 /// Returns the error relative to the norm of the exact values, or to 0.1 per value if that is more.
 double error_of_tensor(const at::Tensor& found, const at::Tensor& exact) {
-  const double least = 0.1 * std::sqrt(static_cast<double>(exact.numel()));
+  const double min_norm = 0.1 * std::sqrt(static_cast<double>(exact.numel()));
   const double error = (found.to(at::kDouble) - exact.to(at::kDouble)).norm().item<double>();
-  return error / std::max(exact.to(at::kDouble).norm().item<double>(), least);
+  return error / std::max(exact.to(at::kDouble).norm().item<double>(), min_norm);
 }
 
 void check_close(const NamedTensors& found, const NamedTensors& exact, double error) {
@@ -217,8 +217,8 @@ TEST_CASE("networks compute sums of integers exactly") {
   torch::manual_seed(1);
   for (const LayerList& layers : {pooled(), residual(/*norm=*/false)}) {
     for (const std::int64_t images : {1, 37}) {
-      const auto exact = model_of(layers, at::kDouble);
-      const auto model = model_of(layers, at::kFloat);
+      const auto exact = build_model(layers, at::kDouble);
+      const auto model = build_model(layers, at::kFloat);
       const at::NoGradGuard no_grad;
       for (std::size_t i = 0; i < exact->parameters().size(); ++i) {
         const at::Tensor weights = at::randint(-1, 2, exact->parameters()[i].sizes(), at::kDouble);
@@ -228,7 +228,7 @@ TEST_CASE("networks compute sums of integers exactly") {
       const at::AutoGradMode grad(true);
       const at::Tensor x = integers({images, 3, 12, 11});
       const at::Tensor upstream = integers({images, 5});
-      CHECK(is_computed(model->forward(x)) == can_compute(at::kFloat));
+      CHECK(uses_engine(model->forward(x)) == can_compute(at::kFloat));
       // Average pooling rounds.
       check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
                   layers.size() == pooled().size() ? 0 : 5e-6);
@@ -302,7 +302,7 @@ TEST_CASE("random lists of layers match LibTorch in fp64, forward and backward")
     const LayerList layers = lists.draw();
     std::shared_ptr<Model> model;
     try {
-      model = model_of(layers, at::kFloat);
+      model = build_model(layers, at::kFloat);
     } catch (const network::LayerError&) {
       continue;
     }
@@ -310,9 +310,9 @@ TEST_CASE("random lists of layers match LibTorch in fp64, forward and backward")
     INFO(settings::write_layers(layers));
     const at::Tensor x = at::randn({37, 3, 12, 11});
     const at::Tensor upstream = at::randn({37, 5});
-    CHECK(is_computed(model->forward(x)) == can_compute(at::kFloat));
-    model = model_of(layers, at::kFloat);
-    const auto exact = model_of(layers, at::kDouble);
+    CHECK(uses_engine(model->forward(x)) == can_compute(at::kFloat));
+    model = build_model(layers, at::kFloat);
+    const auto exact = build_model(layers, at::kDouble);
     // The terms of some batch norm gradients nearly cancel, and LibTorch's gradients are less
     // accurate.
     check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
@@ -336,14 +336,14 @@ TEST_CASE("networks with every fused layer match LibTorch, with and without grad
   for (const LayerList& layers : lists) {
     INFO(settings::write_layers(layers));
     torch::manual_seed(3);
-    const auto model = model_of(layers, type);
-    spread_batch_norms(*model);
+    const auto model = build_model(layers, type);
+    randomize_batch_norms(*model);
     const std::int64_t images = type == at::kFloat ? 64 : 37;
     const at::Tensor x = at::randn({images, 3, 12, 11}).to(type);
     // Large enough that all gradients exceed the floor of `error_of_tensor`.
     const at::Tensor upstream = (1e4 * at::randn({images, 5})).to(type);
     const NamedTensors found = take_step(*model, x, upstream);
-    check_close(found, take_step(*exact_of(layers, *model), x.to(at::kDouble), upstream),
+    check_close(found, take_step(*exact_copy(layers, *model), x.to(at::kDouble), upstream),
                 type == at::kFloat ? 1e-5 : 0.2);
     const auto weights =
         std::ranges::count_if(model->named_parameters().keys(),
@@ -365,13 +365,13 @@ TEST_CASE("results do not depend on the number of threads or on the batch's othe
     std::vector<NamedTensors> outcomes;
     for (const int threads : {1, 3}) {
       at::set_num_threads(threads);
-      const auto model = model_of(residual(), type);
+      const auto model = build_model(residual(), type);
       outcomes.push_back(take_step(*model, x, upstream));
     }
     at::set_num_threads(before);
     check_equal(outcomes[0], outcomes[1]);
     const at::NoGradGuard no_grad;
-    const auto model = model_of(residual(), type);
+    const auto model = build_model(residual(), type);
     model->eval();
     CHECK(model->forward(x).narrow(0, 40, 20).equal(model->forward(x.narrow(0, 40, 20))));
   }
@@ -389,23 +389,23 @@ TEST_CASE("frozen layers have no gradients, and the other gradients do not chang
                                 {depthwise(), {"7."}}};
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   if (!can_compute(type)) return;
-  const bool to_input = GENERATE(false, true);
+  const bool needs_dx = GENERATE(false, true);
   torch::manual_seed(5);
   const at::Tensor x = at::randn({20, 3, 12, 11}).to(type);
   const at::Tensor upstream = (1e4 * at::randn({20, 5})).to(type);
-  for (const Case& tried : cases) {
-    const auto whole = model_of(tried.layers, type);
-    whole->train(tried.trains_norms);  // frozen batch norms use running statistics
-    const NamedTensors expected = take_step(*whole, x, upstream);
-    const auto model = model_of(tried.layers, type);
+  for (const Case& test : cases) {
+    const auto full = build_model(test.layers, type);
+    full->train(test.trains_norms);  // frozen batch norms use running statistics
+    const NamedTensors expected = take_step(*full, x, upstream);
+    const auto model = build_model(test.layers, type);
     const auto named = model->named_parameters();
     for (const auto& item : named) {
       item.value().set_requires_grad(std::ranges::any_of(
-          tried.trained, [&](const std::string& name) { return item.key().starts_with(name); }));
+          test.trained, [&](const std::string& name) { return item.key().starts_with(name); }));
     }
     model->train();
     std::size_t compared = 0;
-    for (const auto& [name, tensor] : take_step(*model, x, upstream, to_input)) {
+    for (const auto& [name, tensor] : take_step(*model, x, upstream, needs_dx)) {
       for (const auto& [other, value] : expected) {
         INFO(name);
         if (name != other) continue;
@@ -414,7 +414,7 @@ TEST_CASE("frozen layers have no gradients, and the other gradients do not chang
         ++compared;
       }
     }
-    CHECK(compared > tried.trained.size() + model->named_buffers().size());
+    CHECK(compared > test.trained.size() + model->named_buffers().size());
     for (const auto& item : named) item.value().set_requires_grad(false);
     CHECK_FALSE(model->forward(x).requires_grad());
   }
@@ -426,7 +426,7 @@ TEST_CASE("the first gradients go to their destination buffers, and later ones a
     if (!can_compute(type)) return;
     const at::Tensor x = at::randn({20, 3, 12, 11}).to(type);
     const at::Tensor upstream = at::randn({20, 5}).to(type);
-    const auto model = model_of(pooled(), type);
+    const auto model = build_model(pooled(), type);
     const NamedTensors expected = take_step(*model, x, upstream);
     model->zero_grad();
     std::vector<at::Tensor> destinations;
@@ -449,21 +449,21 @@ TEST_CASE("the first gradients go to their destination buffers, and later ones a
 
 TEST_CASE("without destination buffers, gradients reach autograd layer by layer") {
   if (!can_compute(at::kFloat)) return;
-  const auto model = model_of(pooled(), at::kFloat);
+  const auto model = build_model(pooled(), at::kFloat);
   const at::Tensor out = model->forward(at::randn({20, 3, 12, 11}));
   CHECK(count_operations(out, "Stage") == 5);  // one per layer with weights
   const at::Tensor first = model->parameters().front();
   const at::Tensor last = model->parameters().back();
-  std::vector<bool> has_other;
-  last.register_hook([&](const at::Tensor&) { has_other.push_back(first.grad().defined()); });
-  first.register_hook([&](const at::Tensor&) { has_other.push_back(last.grad().defined()); });
+  std::vector<bool> other_is_ready;
+  last.register_hook([&](const at::Tensor&) { other_is_ready.push_back(first.grad().defined()); });
+  first.register_hook([&](const at::Tensor&) { other_is_ready.push_back(last.grad().defined()); });
   out.sum().backward();
-  CHECK(has_other == std::vector{false, true});
+  CHECK(other_is_ready == std::vector{false, true});
 }
 
 TEST_CASE("an empty batch has gradients of zero") {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    const auto model = model_of(pooled(), type);
+    const auto model = build_model(pooled(), type);
     const at::Tensor out = model->forward(at::zeros({0, 3, 12, 11}, type));
     CHECK(out.sizes() == at::IntArrayRef({0, 5}));
     out.sum().backward();
@@ -475,7 +475,7 @@ TEST_CASE("an empty batch has gradients of zero") {
 
 TEST_CASE("a NaN in an image affects only the output for that image") {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    const auto model = model_of(pooled(), type);
+    const auto model = build_model(pooled(), type);
     at::Tensor x = at::randn({3, 3, 12, 11}).to(type);
     x[1][2][5][5] = std::numeric_limits<float>::quiet_NaN();
     const at::Tensor out = model->forward(x);
@@ -494,8 +494,8 @@ TEST_CASE("dropout in a network drops the same elements as LibTorch, and none in
   const at::Tensor x = at::randn({40, 3, 12, 11}).to(type);
   const at::Tensor upstream = at::randn({40, 5}).to(type);
   const at::Tensor seeds = at::arange(40, at::kLong) * 0x1234567890abcdef;
-  const auto model = model_of(layers, type);
-  const auto exact = exact_of(layers, *model);
+  const auto model = build_model(layers, type);
+  const auto exact = exact_copy(layers, *model);
   for (Model* each : {model.get(), exact.get()}) each->set_sample_seeds(seeds);
   CHECK(count_operations(model->forward(x), "Stage") == (can_compute(type) ? 3 : 0));
   for (const bool training : {true, false}) {
@@ -508,35 +508,36 @@ TEST_CASE("dropout in a network drops the same elements as LibTorch, and none in
 
 TEST_CASE("synchronised batch norm uses the global batch, even with uneven shares") {
   torch::manual_seed(9);
-  const bool by_libtorch = GENERATE(false, true);  // LibTorch computes lists with few weights
-  const LayerList layers = by_libtorch ? LayerList{batch_norm(), flatten(), linear(5)} : residual();
+  const bool uses_libtorch = GENERATE(false, true);  // LibTorch computes lists with few weights
+  const LayerList layers =
+      uses_libtorch ? LayerList{batch_norm(), flatten(), linear(5)} : residual();
   for (const std::int64_t count : {40, 2}) {  // with 2 samples, rank 2 has none
     constexpr int kRanks = 3;
     const at::Tensor x = at::randn({count, 3, 12, 11}) * 2 + at::randn({1, 3, 1, 1});
     const at::Tensor upstream = at::randn({count, 5});
-    const auto exact = model_of(layers, at::kDouble);
+    const auto exact = build_model(layers, at::kDouble);
     const NamedTensors expected = take_step(*exact, x.to(at::kDouble), upstream);
     std::vector<NamedTensors> outcomes(kRanks);
     std::vector<std::shared_ptr<Model>> models;
-    for (int rank = 0; rank < kRanks; ++rank) models.push_back(model_of(layers, at::kFloat));
+    for (int rank = 0; rank < kRanks; ++rank) models.push_back(build_model(layers, at::kFloat));
     testing::on_connected_ranks(kRanks, [&](comm::Communicator& communicator) {
       const auto rank = static_cast<std::size_t>(communicator.rank());
-      const data::Range mine = data::shard({0, count}, communicator.rank(), kRanks);
+      const data::Range range = data::shard({0, count}, communicator.rank(), kRanks);
       models[rank]->synchronize_batch_norm(
           [&](at::Tensor& sums) { communicator.all_reduce_sum(sums); });
-      outcomes[rank] = take_step(*models[rank], x.narrow(0, mine.begin, mine.size()),
-                                 upstream.narrow(0, mine.begin, mine.size()));
+      outcomes[rank] = take_step(*models[rank], x.narrow(0, range.begin, range.size()),
+                                 upstream.narrow(0, range.begin, range.size()));
     });
     for (std::size_t i = 0; i < expected.size(); ++i) {
       INFO(expected[i].first);
       at::Tensor found = outcomes[0][i].second;
       const bool is_buffer = i >= 2 + exact->parameters().size();
       for (std::size_t rank = 1; rank < kRanks; ++rank) {
-        const at::Tensor& more = outcomes[rank][i].second;
+        const at::Tensor& rank_result = outcomes[rank][i].second;
         if (is_buffer) {
-          CHECK(error_of_tensor(more, expected[i].second) < 1e-4);
+          CHECK(error_of_tensor(rank_result, expected[i].second) < 1e-4);
         } else {
-          found = i < 2 ? at::cat({found, more}) : found + more;
+          found = i < 2 ? at::cat({found, rank_result}) : found + rank_result;
         }
       }
       CHECK(error_of_tensor(found, expected[i].second) < 1e-4);
@@ -546,12 +547,12 @@ TEST_CASE("synchronised batch norm uses the global batch, even with uneven share
 
 TEST_CASE("LibTorch computes layers, types and shapes that the CPU kernels do not support") {
   torch::manual_seed(10);
-  LayerList with_group_norm = pooled();
-  with_group_norm.insert(with_group_norm.begin() + 1, {"", settings::GroupNormLayer{2}});
+  LayerList group_norm_layers = pooled();
+  group_norm_layers.insert(group_norm_layers.begin() + 1, {"", settings::GroupNormLayer{2}});
   const at::Tensor x = at::randn({4, 3, 12, 11});
-  const at::Tensor out = model_of(with_group_norm, at::kFloat)->forward(x);
+  const at::Tensor out = build_model(group_norm_layers, at::kFloat)->forward(x);
   CHECK(count_operations(out, "GroupNorm") == 1);
-  CHECK(is_computed(out) == can_compute(at::kFloat));  // because of the layers after it
+  CHECK(uses_engine(out) == can_compute(at::kFloat));  // because of the layers after it
   settings::Conv2dLayer dilated;
   dilated.out_channels = 5;
   dilated.dilation = {2, 2};
@@ -561,15 +562,16 @@ TEST_CASE("LibTorch computes layers, types and shapes that the CPU kernels do no
         Layer{"", settings::ActivationLayer{Activation::kGelu, 0, /*tanh_approximates=*/true}},
         function(Activation::kHardswish), function(Activation::kHardsigmoid)}) {
     const LayerList list{convolution(6, 1), other, flatten(), linear(5)};
-    CHECK_FALSE(is_computed(model_of(list, at::kFloat)->forward(x)));
+    CHECK_FALSE(uses_engine(build_model(list, at::kFloat)->forward(x)));
   }
-  CHECK_FALSE(is_computed(model_of(pooled(), at::kDouble)->forward(x.to(at::kDouble))));
-  CHECK_THROWS_AS(model_of(pooled(), at::kFloat)->forward(at::randn({4, 2, 12, 11})), c10::Error);
+  CHECK_FALSE(uses_engine(build_model(pooled(), at::kDouble)->forward(x.to(at::kDouble))));
+  CHECK_THROWS_AS(build_model(pooled(), at::kFloat)->forward(at::randn({4, 2, 12, 11})),
+                  c10::Error);
 }
 
 TEST_CASE("a backward pass after a second forward pass is refused") {
   if (!can_compute(at::kFloat)) return;
-  const auto model = model_of(pooled(), at::kFloat);
+  const auto model = build_model(pooled(), at::kFloat);
   const at::Tensor x = at::randn({4, 3, 12, 11});
   const at::Tensor first = model->forward(x).sum();
   model->forward(x);

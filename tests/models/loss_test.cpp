@@ -25,7 +25,7 @@ constexpr double kScale = 0.125;
 
 /// Computes the loss by definition: the cross entropy with the smoothed and mixed targets, with
 /// each class scaled by its weight.
-BatchLoss defined_loss(const at::Tensor& logits, const Targets& targets, double smoothing) {
+BatchLoss reference_loss(const at::Tensor& logits, const Targets& targets, double smoothing) {
   const std::int64_t classes = logits.size(1);
   at::Tensor mixed = at::one_hot(targets.labels, classes).to(at::kDouble);
   if (targets.weights.defined()) {
@@ -41,7 +41,7 @@ BatchLoss defined_loss(const at::Tensor& logits, const Targets& targets, double 
 
 void check_loss(const at::Tensor& logits, const Targets& targets, double smoothing) {
   const at::Tensor exact = logits.detach().to(at::kDouble).set_requires_grad(true);
-  const BatchLoss expected = defined_loss(exact, targets, smoothing);
+  const BatchLoss expected = reference_loss(exact, targets, smoothing);
   const BatchLoss loss = batch_loss(logits, targets, smoothing);
   CHECK(loss.loss_sum.dim() == 0);
   CHECK(loss.loss_sum.item<double>() == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
@@ -61,10 +61,10 @@ void check_loss(const at::Tensor& logits, const Targets& targets, double smoothi
   CHECK(sums[1].item<double>() - 1 ==
         Approx(expected.correct.item<double>()).epsilon(1e-5).margin(1e-5));
   CHECK(sums[2].item<double>() - 1 == kSamples);
-  const bool in_one_pass = !targets.class_weights.defined();
-  CHECK(root.tensor.is_same(logits) == in_one_pass);
+  const bool is_fused = !targets.class_weights.defined();
+  CHECK(root.tensor.is_same(logits) == is_fused);
   const at::Tensor gradient =
-      in_one_pass ? root.gradient : torch::autograd::grad({root.tensor}, {logits})[0];
+      is_fused ? root.gradient : torch::autograd::grad({root.tensor}, {logits})[0];
   CHECK(gradient.scalar_type() == logits.scalar_type());
   const double rounding = logits.scalar_type() == at::kFloat ? 1e-6 : 1e-3;
   CHECK(at::allclose(gradient.to(at::kDouble),

@@ -22,7 +22,7 @@ namespace {
 using Parts = std::set<std::pair<std::int64_t, std::int64_t>>;
 
 /// Returns the parts into which [begin, end) is divided.
-Parts parts_of(std::int64_t begin, std::int64_t end, std::int64_t grain) {
+Parts collect_parts(std::int64_t begin, std::int64_t end, std::int64_t grain) {
   Parts parts;
   std::mutex mutex;
   parallel_for(begin, end, grain, [&](std::int64_t first, std::int64_t last) {
@@ -46,8 +46,8 @@ class Threads {
 
 TEST_CASE("work is divided into parts of at least the grain size, each of which is done once") {
   const Threads three(3);
-  CHECK(parts_of(5, 25, 1).size() == 10);  // at most twelve parts of equal size
-  const Parts parts = parts_of(0, 1200, 1);
+  CHECK(collect_parts(5, 25, 1).size() == 10);  // at most twelve parts of equal size
+  const Parts parts = collect_parts(0, 1200, 1);
   CHECK(parts.size() == 12);
   std::int64_t next = 0;
   for (const auto& [begin, end] : parts) {
@@ -56,28 +56,28 @@ TEST_CASE("work is divided into parts of at least the grain size, each of which 
     next = end;
   }
   CHECK(next == 1200);
-  CHECK(parts_of(0, 20, 10) == Parts{{0, 10}, {10, 20}});
-  CHECK(parts_of(0, 20, 15) == Parts{{0, 20}});
-  CHECK(parts_of(0, 10, 10) == Parts{{0, 10}});
-  CHECK(parts_of(3, 3, 1).empty());
+  CHECK(collect_parts(0, 20, 10) == Parts{{0, 10}, {10, 20}});
+  CHECK(collect_parts(0, 20, 15) == Parts{{0, 20}});
+  CHECK(collect_parts(0, 10, 10) == Parts{{0, 10}});
+  CHECK(collect_parts(3, 3, 1).empty());
 }
 
 TEST_CASE("all of LibTorch's threads share the work, even after their number has changed") {
   for (const int number : {3, 2, 4, 2}) {
     const Threads threads(number);
     std::mutex mutex;
-    std::condition_variable one_came;
-    std::set<std::thread::id> come;
-    bool all_came = true;
+    std::condition_variable arrival;
+    std::set<std::thread::id> arrived;
+    bool all_arrived = true;
     parallel_for(0, 100, 1, [&](std::int64_t, std::int64_t) {
       std::unique_lock lock(mutex);
-      come.insert(std::this_thread::get_id());
-      one_came.notify_all();
-      const auto all = [&] { return come.size() == static_cast<std::size_t>(number); };
-      all_came = one_came.wait_for(lock, std::chrono::seconds(30), all) && all_came;
+      arrived.insert(std::this_thread::get_id());
+      arrival.notify_all();
+      const auto all = [&] { return arrived.size() == static_cast<std::size_t>(number); };
+      all_arrived = arrival.wait_for(lock, std::chrono::seconds(30), all) && all_arrived;
     });
-    CHECK(all_came);
-    CHECK(come.size() == static_cast<std::size_t>(number));
+    CHECK(all_arrived);
+    CHECK(arrived.size() == static_cast<std::size_t>(number));
   }
 }
 
@@ -86,16 +86,16 @@ TEST_CASE("a delayed thread does fewer parts") {
   const std::thread::id caller = std::this_thread::get_id();
   std::atomic<int> parts = 0;
   for (int round = 0; round < 2000; ++round) {
-    std::atomic<int> parts_of_caller = 0;
+    std::atomic<int> caller_parts = 0;
     parallel_for(0, 8, 1, [&](std::int64_t, std::int64_t) {
       ++parts;
       if (std::this_thread::get_id() == caller) {
-        ++parts_of_caller;
+        ++caller_parts;
       } else if (round == 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
     });
-    if (round == 0) CHECK(parts_of_caller >= 7);
+    if (round == 0) CHECK(caller_parts >= 7);
   }
   CHECK(parts == 2000 * 8);
 }
@@ -103,14 +103,14 @@ TEST_CASE("a delayed thread does fewer parts") {
 TEST_CASE("a single thread and nested calls do not divide the work") {
   {
     const Threads one(1);
-    CHECK(parts_of(0, 20, 1) == Parts{{0, 20}});
+    CHECK(collect_parts(0, 20, 1) == Parts{{0, 20}});
   }
   const Threads two(2);
   std::mutex mutex;
   std::vector<Parts> inner;
   std::set<int> inner_threads;
   parallel_for(0, 2, 1, [&](std::int64_t, std::int64_t) {
-    const Parts parts = parts_of(0, 20, 1);
+    const Parts parts = collect_parts(0, 20, 1);
     const std::lock_guard lock(mutex);
     inner.push_back(parts);
     inner_threads.insert(at::get_num_threads());
@@ -137,9 +137,9 @@ TEST_CASE("concurrent callers all complete their work") {
 
 TEST_CASE("an exception on any thread reaches the caller") {
   const Threads two(2);
-  const auto fail_at = [](std::int64_t place) {
+  const auto fail_at = [](std::int64_t position) {
     parallel_for(0, 2, 1, [&](std::int64_t begin, std::int64_t) {
-      if (begin == place) throw std::runtime_error("part");
+      if (begin == position) throw std::runtime_error("part");
     });
   };
   CHECK_THROWS_AS(fail_at(0), std::runtime_error);
