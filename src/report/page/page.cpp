@@ -248,13 +248,6 @@ void for_each_line(const fs::path& path, bool lenient, const Take& take) {
   }
 }
 
-/// Returns the class names in the description of a run's data in lineage.jsonl, if there are any.
-std::vector<std::string> class_names_in(const nlohmann::json& dataset) try {
-  return value_in(dataset, "class_names").get<std::vector<std::string>>();
-} catch (const nlohmann::json::exception&) {
-  return {};
-}
-
 }  // namespace
 
 std::string make_page(std::span<const RunFiles> runs) {
@@ -357,7 +350,9 @@ RunFiles read_run(const fs::path& folder) {
                 [&](const auto& json, const std::string&) { run.starts.push_back(json); });
   if (!run.starts.empty()) run.facts = run.starts.back();
   if (run.summary.is_object()) run.facts.update(run.summary);
-  run.class_names = class_names_in(value_in(run.facts, "data"));
+  for (const nlohmann::json& name : value_in(value_in(run.facts, "data"), "class_names")) {
+    run.class_names.push_back(name.is_string() ? name.get<std::string>() : "");
+  }
   for_each_line(folder / files::kMistakes, /*lenient=*/false,
                 [&](const auto& json, const auto& where) {
                   if (run.mistakes.size() == kMaxMistakes) return;
