@@ -73,7 +73,6 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   setup.style = report::terminal_style();
   if (launch::was_handed_over("console")) setup.fd = launch::kConsoleFd;
   setup.epochs = std::max(worker.config.train.epochs, trainer.progress().last_epoch());
-  setup.steps_per_epoch = trainer.steps_per_epoch();
   setup.max_steps = worker.config.train.max_steps;
   setup.best_by = worker.config.checkpoint.best_by;
   setup.has_head = worker.job.has_table_head;

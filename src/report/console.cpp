@@ -89,9 +89,7 @@ class Console : public Sink {
   explicit Console(const ConsoleSetup& setup) : setup_(setup) {}
 
   void begin(const RunStart& start, const Summary& /*summary*/) override {
-    class_names_ = start.class_names;
-    samples_per_step_ =
-        static_cast<double>(start.dataset.train) / static_cast<double>(start.steps_per_epoch);
+    start_ = start;
     figures_ = {start.dataset.validation > 0, are_unequal(start.test_class_sizes),
                 start.dataset.classes >= kTop5Classes};
     if (setup_.quiet || !setup_.is_terminal || setup_.has_head) return;
@@ -113,7 +111,7 @@ class Console : public Sink {
     last_step_ = record;
     if (setup_.quiet || setup_.is_terminal) return;
     spdlog::info("epoch {}/{}, step {}/{}: loss {:.4f}, {}, {}", record.epoch, setup_.epochs,
-                 position_.step_in_epoch, setup_.steps_per_epoch, record.loss,
+                 position_.step_in_epoch, start_.steps_per_epoch, record.loss,
                  rate_text(record.samples_per_second), time_left());
   }
 
@@ -198,7 +196,7 @@ class Console : public Sink {
     const std::vector<std::int64_t> labels = never_predicted(counts_);
     if (labels.empty()) return;
     const std::string names = named_classes(labels, [this](std::int64_t label) {
-      return class_text(class_names_, static_cast<std::size_t>(label));
+      return class_text(start_.class_names, static_cast<std::size_t>(label));
     });
     spdlog::warn("{} of {} classes {} never predicted: {}; {}", labels.size(),
                  counts_.samples.size(), labels.size() == 1 ? "was" : "were", names,
@@ -221,18 +219,20 @@ class Console : public Sink {
   /// Returns "ETA 1:05", or "" until a step is recorded.
   std::string time_left() const {
     if (!last_step_) return "";
-    const std::int64_t in_epoch = std::max<std::int64_t>(1, setup_.steps_per_epoch);
+    const std::int64_t in_epoch = std::max<std::int64_t>(1, start_.steps_per_epoch);
     std::int64_t steps = (setup_.epochs - position_.epoch + 1) * in_epoch - position_.step_in_epoch;
     if (setup_.max_steps) steps = std::min(steps, *setup_.max_steps - position_.step);
     steps = std::max<std::int64_t>(0, steps);
     const std::int64_t tests = (steps + in_epoch - 1) / in_epoch;
-    const double step_s = samples_per_step_ / last_step_->samples_per_second;
+    const double samples_per_step =
+        static_cast<double>(start_.dataset.train) / static_cast<double>(in_epoch);
+    const double step_s = samples_per_step / last_step_->samples_per_second;
     return "ETA " +
            clock_text(static_cast<double>(steps) * step_s + static_cast<double>(tests) * test_s_);
   }
 
   void draw_progress() {
-    std::int64_t steps = std::max<std::int64_t>(1, setup_.steps_per_epoch);
+    std::int64_t steps = std::max<std::int64_t>(1, start_.steps_per_epoch);
     if (setup_.max_steps) {
       steps = std::min(steps, position_.step_in_epoch + *setup_.max_steps - position_.step);
     }
@@ -254,12 +254,11 @@ class Console : public Sink {
 
   ConsoleSetup setup_;
   ShownFigures figures_;
-  std::vector<std::string> class_names_;
+  RunStart start_;
   ClassCounts counts_;                // of the last evaluation
   std::optional<double> best_score_;  // by the metric that selects the best checkpoint
   StepPosition position_;
   std::optional<StepRecord> last_step_;
-  double samples_per_step_ = 0;
   double test_s_ = 0;  // duration of the last evaluation
   double drawn_s_ = 0;
   bool progress_is_drawn_ = false;

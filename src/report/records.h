@@ -359,7 +359,6 @@ struct ConsoleSetup {
   TerminalStyle style;
   int fd = 2;
   std::int64_t epochs = 0;
-  std::int64_t steps_per_epoch = 0;
   std::optional<std::int64_t> max_steps;
   settings::BestBy best_by = settings::BestBy::kAccuracy;
   bool has_class_weights = false;

@@ -42,7 +42,6 @@ class Screen {
     setup.is_terminal = terminal;
     setup.fd = fd_.get();
     setup.epochs = 10;
-    setup.steps_per_epoch = 100;
     setup.max_steps = max_steps;
     setup.has_head = has_head;
     console = console_sink(setup);
@@ -100,13 +99,16 @@ TEST_CASE("a terminal shows metrics and a progress bar until the epoch's line re
 
 TEST_CASE("the bar never exceeds its width and is redrawn at most ten times per second") {
   Screen half(/*terminal=*/true);
+  half.begin();
   half.console->tick({1, 50, 50});  // before the speed is known
   CHECK_THAT(half.text(),
              ContainsSubstring("epoch 1/10  50/100  [===============>              ]\r"));
   Screen full(/*terminal=*/true);
+  full.begin();
   full.console->tick({1, 250, 250});
   CHECK_THAT(full.text(), ContainsSubstring("250/100  [==============================]"));
   Screen busy(/*terminal=*/true);
+  busy.begin();
   for (int step = 0; step < 1000; ++step) busy.console->tick({1, 1, 1});
   const std::string once = busy.text();
   CHECK(std::count(once.begin(), once.end(), '\r') <= 4);
