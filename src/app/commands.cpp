@@ -166,8 +166,9 @@ void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t coun
       "{} of {} images look{} inverted ({}): {} on a {} background, but the model was trained on "
       "images with a {} background; invert them first, for example with ImageMagick: convert {} "
       "-background white -alpha remove -negate inverted.png",
-      inverted.size(), count, inverted.size() == 1 ? "s" : "", first_names(inverted, /*most=*/5),
-      dark ? "dark" : "light", dark ? "light" : "dark", dark ? "dark" : "light",
+      inverted.size(), count, inverted.size() == 1 ? "s" : "",
+      first_names(inverted, /*max_names=*/5), dark ? "dark" : "light", dark ? "light" : "dark",
+      dark ? "dark" : "light",
       shell_word((inverted.front().starts_with("-") ? "./" : "") + inverted.front()));
 }
 

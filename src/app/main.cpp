@@ -61,7 +61,7 @@ void name_lost_ranks(const std::exception& error, Worker* worker, launch::Failur
   for (const int rank : worker->communicator.silent_ranks(comm::is_timeout(error))) {
     failure.message += fmt::format("; rank {} did not respond", rank);
   }
-  if (const auto used_up = worker->memory_kills.new_kill()) {
+  if (const auto used_up = worker->oom_kills.new_kill()) {
     failure.message += "; the kernel killed a process of this host: " +
                        launch::out_of_memory(phase_of(worker), *used_up);
   }
@@ -186,7 +186,7 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(
   static auto* const kCreate =
       reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
   const int error = kCreate(thread, attributes, work, argument);
-  if (error != 0 && !mnist_train::in_start_thread()) {
+  if (error != 0 && !mnist_train::is_starting_thread()) {
     mnist_train::app::end_with(
         mnist_train::Error(mnist_train::ExitCode::kRunFailed,
                            "cannot start a thread: " + mnist_train::error_text(error)));

@@ -67,7 +67,7 @@ std::string warning_about_splits(const data::ImageSource& pictures) {
   const bool has_folders = std::ranges::any_of(paths_in(inner), is_folder);
   data::fail_data(on_one_line(folder.string()) + ": contains pictures of only one class, " + name +
                   (has_folders
-                       ? "; if its folders are the classes, use " + shell_word(program_to_type()) +
+                       ? "; if its folders are the classes, use " + shell_word(program_as_typed()) +
                              " init " + shell_word(inner.string())
                        : "; put the pictures of each class into a separate folder"));
 }

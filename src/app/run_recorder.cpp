@@ -84,10 +84,10 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
 /// `page` is empty if no report was written.
 void log_next_steps(const Worker& worker, const fs::path& page) {
   fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
-  const bool has_best = is_there(weights);
+  const bool has_best = path_exists(weights);
   if (!has_best) weights = worker.run_folder / worker.config.model_file;
-  spdlog::info("{} weights: {}", has_best ? "best" : "final", path_to_type(weights).string());
-  if (!page.empty()) spdlog::info("report: {}", path_to_type(page).string());
+  spdlog::info("{} weights: {}", has_best ? "best" : "final", path_as_typed(weights).string());
+  if (!page.empty()) spdlog::info("report: {}", path_as_typed(page).string());
   spdlog::info("classify images: {}", launch::predict_command(weights, worker.job.program));
 }
 
@@ -104,7 +104,7 @@ void print_run_result(const Worker& worker, const report::Summary& summary) {
   const std::string result =
       fmt::format("finished: test accuracy {:.2f} %{}; {:.1f} s; {}",
                   100 * summary.test_accuracy.value_or(0), best, summary.wall_seconds,
-                  path_to_type(worker.run_folder / worker.config.model_file).string());
+                  path_as_typed(worker.run_folder / worker.config.model_file).string());
   spdlog::debug("{}", result);
   if (worker.job.quiet) return;
   try {

@@ -89,8 +89,8 @@ void warn_of_other_settings(const settings::RunConfig& saved, const settings::Ru
 bool has_results(const Worker& worker, const train::Progress& progress) {
   const fs::path& folder = worker.run_folder;
   return report::finished_steps(folder / files::kSummary) == progress.step &&
-         is_there(folder / worker.config.model_file) &&
-         is_there(folder / worker.config.accuracies_file);
+         path_exists(folder / worker.config.model_file) &&
+         path_exists(folder / worker.config.accuracies_file);
 }
 
 [[noreturn]] void refuse_other_run(const std::string& source, const std::string& reason) {
@@ -165,7 +165,7 @@ void truncate_results(const Worker& worker, const std::vector<double>& accuracie
     fs::remove(worker.run_folder / files::kPredictions, ignored);
     fs::remove(worker.run_folder / files::kMistakes, ignored);
     const fs::path model_file = worker.run_folder / worker.config.model_file;
-    if (is_there(model_file)) checkpoints_of(worker).set_aside(model_file);
+    if (path_exists(model_file)) checkpoints_of(worker).set_aside(model_file);
   }
   if (accuracies.empty()) {
     fs::remove(list, ignored);
@@ -204,8 +204,8 @@ void warn_of_other_classes(const Worker& worker, const data::Dataset& dataset) {
   spdlog::warn(
       "{}: its last layer was trained for the classes {}, but the data has {}; set "
       "model.weights.new to \"head\" to train a new one",
-      weights.file.string(), first_names(facts->class_names, /*most=*/5),
-      first_names(dataset.class_names, /*most=*/5));
+      weights.file.string(), first_names(facts->class_names, /*max_names=*/5),
+      first_names(dataset.class_names, /*max_names=*/5));
 }
 
 ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
@@ -291,7 +291,7 @@ std::optional<checkpoint::SnapshotFacts> StateSaver::restore_snapshot() {
 void StateSaver::save_snapshot() {
   if (!worker_.is_rank0()) return;
   const auto facts = restore_snapshot();
-  if (facts && !is_there(checkpoints_of(worker_).path_of(trainer_.progress().step))) {
+  if (facts && !path_exists(checkpoints_of(worker_).path_of(trainer_.progress().step))) {
     note_resumed();
     save_checkpoint({facts->metrics_bytes, facts->event_bytes});
   }

@@ -27,7 +27,7 @@ struct Worker {
   launch::StatusBoard board;
   comm::Communicator communicator;
   std::filesystem::path run_folder;  // training only; the same on all ranks
-  MemoryKills memory_kills{};        // since the worker was started
+  OomKills oom_kills{};              // since the worker was started
 
   bool is_rank0() const { return identity.rank == 0; }
   at::Device device() const;

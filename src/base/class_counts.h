@@ -42,8 +42,8 @@ struct ClassCounts {
   MNIST_TRAIN_VISIT(samples, predicted, correct)
 
   std::int64_t classes() const { return std::ssize(samples); }
-  std::int64_t all() const { return std::reduce(samples.begin(), samples.end()); }
-  std::int64_t right() const { return std::reduce(correct.begin(), correct.end()); }
+  std::int64_t total() const { return std::reduce(samples.begin(), samples.end()); }
+  std::int64_t total_correct() const { return std::reduce(correct.begin(), correct.end()); }
   ClassFigures of(std::int64_t label) const {
     const auto at = static_cast<std::size_t>(label);
     return {samples[at], predicted[at], correct[at]};

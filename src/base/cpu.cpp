@@ -22,12 +22,12 @@ namespace {
 /// permission to use its registers.
 bool may_use_amx() {
   constexpr unsigned kFeatures = 7;
-  constexpr unsigned kTilesOfBf16 = (1U << 24U) | (1U << 22U);
+  constexpr unsigned kTileAndBf16Bits = (1U << 24U) | (1U << 22U);
   constexpr long kRequestPermission = 0x1023;
   constexpr long kTileData = 18;
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) != 0 &&
-         (d & kTilesOfBf16) == kTilesOfBf16 &&
+         (d & kTileAndBf16Bits) == kTileAndBf16Bits &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 

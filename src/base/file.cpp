@@ -56,7 +56,7 @@ bool is_private(int fd, const fs::path& path) {
   return ::stat(folder_of(path).c_str(), &folder) == 0 && file.st_uid == folder.st_uid;
 }
 
-struct flock whole_file(short type) {
+struct flock whole_file_lock(short type) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
@@ -64,7 +64,7 @@ struct flock whole_file(short type) {
 }
 
 constexpr std::size_t kReadBytes = 1024;
-constexpr std::size_t kMaxLookedAt = 1000;
+constexpr std::size_t kMaxExaminedFiles = 1000;
 
 /// Advice for arrays and tables.
 constexpr const char* kConvert =
@@ -175,8 +175,8 @@ bool write_all(int fd, const void* bytes, std::size_t size) {
 AtomicFile::AtomicFile(fs::path path, ExitCode code)
     : path_(std::move(path)), temporary_path_(path_), code_(code) {
   std::error_code ignored;
-  const fs::file_status there = fs::status(path_, ignored);
-  if (fs::exists(there) && !fs::is_regular_file(there)) {
+  const fs::file_status existing = fs::status(path_, ignored);
+  if (fs::exists(existing) && !fs::is_regular_file(existing)) {
     throw Error(code_, path_.string() + ": already exists and is not a regular file");
   }
   temporary_path_ += kPartial + std::to_string(::getpid());
@@ -223,8 +223,8 @@ void write_file_atomically(const fs::path& path, std::string_view content, ExitC
 UniqueFd open_private_file(const fs::path& path, ExitCode code) {
   constexpr int kFlags = O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   while (true) {
-    UniqueFd made(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0644));
-    if (made.valid()) return made;
+    UniqueFd created(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0644));
+    if (created.valid()) return created;
     if (errno != EEXIST) throw_errno(code, path, "create");
     UniqueFd found(::open(path.c_str(), kFlags));
     if (!found.valid() && errno == ENOENT) continue;  // removed in the meantime
@@ -236,7 +236,7 @@ UniqueFd open_private_file(const fs::path& path, ExitCode code) {
   }
 }
 
-bool means_no_sync(int error) {
+bool is_sync_unsupported(int error) {
   // Some CIFS mounts refuse folders with EACCES or EBADF.
   constexpr std::array kReasons{EINVAL, EOPNOTSUPP, ENOSYS, EBADF, EACCES, EPERM, EISDIR};
   return std::ranges::count(kReasons, error) > 0;
@@ -244,7 +244,7 @@ bool means_no_sync(int error) {
 
 void sync_file(int fd, const fs::path& path, ExitCode code) {
   if (fd >= 0 && ::fsync(fd) == 0) return;
-  if (!means_no_sync(errno)) throw_errno(code, path, "sync");
+  if (!is_sync_unsupported(errno)) throw_errno(code, path, "sync");
   static std::atomic<bool> has_warned = false;
   if (has_warned.exchange(true)) return;
   spdlog::warn(
@@ -253,14 +253,14 @@ void sync_file(int fd, const fs::path& path, ExitCode code) {
       path.string(), std::strerror(errno));
 }
 
-void make_folder(const fs::path& folder, ExitCode code, std::vector<fs::path>* made) {
+void make_folder(const fs::path& folder, ExitCode code, std::vector<fs::path>* created) {
   std::error_code error;
   std::vector<fs::path> missing;  // parents first
   for (fs::path path = folder; !path.empty() && !is_folder(path); path = path.parent_path()) {
     missing.insert(missing.begin(), path);
   }
   for (const fs::path& path : missing) {
-    if (fs::create_directory(path, error) && made != nullptr) made->push_back(path);
+    if (fs::create_directory(path, error) && created != nullptr) created->push_back(path);
     if (!error) continue;
     // "File exists" would not say that the path is a file or a dangling link.
     if (error == std::errc::file_exists) error = make_error_code(std::errc::not_a_directory);
@@ -268,9 +268,9 @@ void make_folder(const fs::path& folder, ExitCode code, std::vector<fs::path>* m
   }
 }
 
-void remove_made(const std::vector<fs::path>& made) {
+void remove_created(const std::vector<fs::path>& created) {
   std::error_code ignored;
-  for (auto path = made.rbegin(); path != made.rend(); ++path) fs::remove(*path, ignored);
+  for (auto path = created.rbegin(); path != created.rend(); ++path) fs::remove(*path, ignored);
 }
 
 fs::path first_numbered(const fs::path& path, const std::function<bool(const fs::path&)>& accepts) {
@@ -300,7 +300,7 @@ std::vector<fs::path> paths_in(const fs::path& folder, std::error_code* failure)
   return paths;
 }
 
-bool is_there(const fs::path& path) {
+bool path_exists(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
 }
@@ -349,14 +349,14 @@ FileLock take_file_lock(int fd, bool wait) {
   const int reason = errno;
   if (result != 0 && reason == EWOULDBLOCK) return FileLock::kHeld;
   // Unlike flock, this second kind of lock can be queried without taking it.
-  struct flock mark = whole_file(F_WRLCK);
+  struct flock mark = whole_file_lock(F_WRLCK);
   (void)::fcntl(fd, F_OFD_SETLK, &mark);
   errno = reason;
   return result == 0 ? FileLock::kTaken : FileLock::kUnsupported;
 }
 
 bool is_file_locked(int fd) {
-  struct flock probe = whole_file(F_RDLCK);
+  struct flock probe = whole_file_lock(F_RDLCK);
   return ::fcntl(fd, F_OFD_GETLK, &probe) == 0 && probe.l_type != F_UNLCK;
 }
 
@@ -401,7 +401,7 @@ std::optional<FileKind> kind_of_file(const fs::path& path) {
 
 std::string other_files_in(const fs::path& folder) {
   std::vector<fs::path> paths = paths_in(folder);
-  if (paths.size() > kMaxLookedAt) paths.resize(kMaxLookedAt);
+  if (paths.size() > kMaxExaminedFiles) paths.resize(kMaxExaminedFiles);
   for (const fs::path& path : paths) {
     if (path.filename().string().starts_with('.')) continue;
     if (const auto kind = kind_of_file(path)) {
@@ -430,7 +430,7 @@ std::vector<std::int64_t> saved_steps(const fs::path& folder) {
   return steps;
 }
 
-std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
+std::optional<fs::path> newest_intact_checkpoint(const fs::path& folder) {
   std::vector<std::string> names{kBestCheckpoint};
   for (const std::int64_t step : saved_steps(folder)) names.push_back(checkpoint_name(step));
   std::ranges::reverse(names);
@@ -469,8 +469,8 @@ bool is_legacy_torch_file(std::span<const std::uint8_t> file) {
   // digits.
   constexpr std::string_view kBytes = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
   constexpr std::string_view kDigits = "119547037146038801333356";
-  constexpr std::size_t kLongestBegin = 40;
-  const std::string_view begin = text_of(file).substr(0, kLongestBegin);
+  constexpr std::size_t kMaxMagicBytes = 40;
+  const std::string_view begin = text_of(file).substr(0, kMaxMagicBytes);
   return begin.find(kBytes) != std::string_view::npos ||
          begin.find(kDigits) != std::string_view::npos;
 }

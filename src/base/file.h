@@ -96,15 +96,15 @@ void sync_file(int fd, const std::filesystem::path& path, ExitCode code);
 
 /// Returns whether `error`, from fsync or open, means that the file system does not support
 /// syncing.
-bool means_no_sync(int error);
+bool is_sync_unsupported(int error);
 
-/// Creates a folder and its parents, and adds those that did not exist to `made`, parents first.
+/// Creates a folder and its parents, and adds those that did not exist to `created`, parents first.
 /// Throws Error(code) naming the folder.
 void make_folder(const std::filesystem::path& folder, ExitCode code,
-                 std::vector<std::filesystem::path>* made = nullptr);
+                 std::vector<std::filesystem::path>* created = nullptr);
 
 /// Removes folders that `make_folder` created and that are empty.
-void remove_made(const std::vector<std::filesystem::path>& made);
+void remove_created(const std::vector<std::filesystem::path>& created);
 
 /// Returns the first of PATH, PATH-2, PATH-3, … that `accepts` returns true for.
 std::filesystem::path first_numbered(
@@ -121,7 +121,7 @@ std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
                                             std::error_code* failure = nullptr);
 
 /// Returns whether the path exists; false if it cannot be examined.
-bool is_there(const std::filesystem::path& path);
+bool path_exists(const std::filesystem::path& path);
 bool is_folder(const std::filesystem::path& path);
 
 /// Returns the content of a regular file. Throws Error(code) naming the path if that fails or if
@@ -192,9 +192,9 @@ std::vector<std::int64_t> saved_steps(const std::filesystem::path& folder);
 /// File name of the best checkpoint, in the checkpoint folder.
 inline constexpr const char* kBestCheckpoint = "best.safetensors";
 
-/// Returns the newest checkpoint in `folder` with an intact seal, otherwise the best one if its
-/// seal is intact, else nothing. Throws like `saved_steps`.
-std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesystem::path& folder);
+/// Returns the newest checkpoint in `folder` with an intact seal or, failing that, the best one
+/// if its seal is intact; nothing if neither is. Throws like `saved_steps`.
+std::optional<std::filesystem::path> newest_intact_checkpoint(const std::filesystem::path& folder);
 
 /// A safetensors file (https://github.com/huggingface/safetensors) begins with the length of its
 /// header, as a little-endian integer of this size.

@@ -37,7 +37,7 @@ inline std::string_view text_of(std::span<const std::uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// Returns the hash of a text or of bytes in the format of `Hasher::hex_digest`.
+/// Returns the hash of a string or bytes in the format of `Hasher::hex_digest`.
 std::string hash_hex(std::string_view text);
 std::string hash_hex(std::span<const std::uint8_t> bytes);
 

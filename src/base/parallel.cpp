@@ -24,7 +24,7 @@ Function* loaded_function(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
-/// Access to the calling thread's number of LibTorch threads; null if LibTorch is not loaded.
+/// Functions for the calling thread's number of LibTorch threads; null if LibTorch is not loaded.
 struct OpenMp {
   /// at::get_num_threads, not OpenMP's own function, because LibTorch initialises the number for a
   /// thread at that thread's first call.
@@ -49,8 +49,8 @@ class SharedWork {
  public:
   using Function = std::function<void(std::int64_t, std::int64_t)>;
 
-  SharedWork(std::int64_t begin, std::int64_t end, std::int64_t parts, const Function& function)
-      : end_(end), of_part_((end - begin + parts - 1) / parts), next_(begin), function_(function) {}
+  SharedWork(std::int64_t begin, std::int64_t end, std::int64_t parts, const Function& work)
+      : end_(end), part_size_((end - begin + parts - 1) / parts), next_(begin), function_(work) {}
 
   /// Processes parts until none is left. LibTorch operations inside them use one thread.
   void do_parts() {
@@ -58,10 +58,10 @@ class SharedWork {
     open_mp().set_threads(1);
     in_shared_work = true;
     for (;;) {
-      const std::int64_t begin = next_.fetch_add(of_part_);
+      const std::int64_t begin = next_.fetch_add(part_size_);
       if (begin >= end_) break;
       try {
-        function_(begin, std::min(begin + of_part_, end_));
+        function_(begin, std::min(begin + part_size_, end_));
       } catch (...) {
         if (!failed_.test_and_set()) failure_ = std::current_exception();
       }
@@ -75,7 +75,7 @@ class SharedWork {
   }
 
  private:
-  const std::int64_t end_, of_part_;
+  const std::int64_t end_, part_size_;
   std::atomic<std::int64_t> next_;
   const Function& function_;
   std::atomic_flag failed_;
@@ -94,16 +94,16 @@ void pause_spinning() {
 /// at once: first one wait, then two, doubling up to 64.
 class SpinWait {
  public:
-  /// Returns whether `done` became true; otherwise it is time to sleep.
+  /// Returns whether `done` became true; if not, it is time to sleep.
   template <class Done>
   bool until(const Done& done) {
     if (skipped_ > 0) {
       --skipped_;
       return done();
     }
-    const auto end = std::chrono::steady_clock::now() + kLongest;
+    const auto end = std::chrono::steady_clock::now() + kMaxSpinTime;
     do {
-      for (int i = 0; i < kSpinsPerLook; ++i) {
+      for (int i = 0; i < kSpinsPerClockRead; ++i) {
         if (done()) {
           next_skipped_ = 1;
           return true;
@@ -117,8 +117,8 @@ class SpinWait {
   }
 
  private:
-  static constexpr std::chrono::microseconds kLongest{100};
-  static constexpr int kSpinsPerLook = 16;  // between reads of the clock
+  static constexpr std::chrono::microseconds kMaxSpinTime{100};
+  static constexpr int kSpinsPerClockRead = 16;
   static constexpr int kMaxSkipped = 64;
 
   int skipped_ = 0;
@@ -128,9 +128,9 @@ class SpinWait {
 /// Helper threads for one calling thread at a time. They live as long as the process.
 class Helpers {
  public:
-  static Helpers& of_process() {
-    static auto* const kHelpers = new Helpers();  // never destroyed: its threads are detached
-    return *kHelpers;
+  static Helpers& instance() {
+    static auto* const kInstance = new Helpers();  // never destroyed: its threads are detached
+    return *kInstance;
   }
 
   /// Does the work on the calling thread and at most `wanted` helpers. Does not wait for helpers
@@ -140,13 +140,13 @@ class Helpers {
     if (!lock) return false;
     for (; threads_ < wanted; ++threads_) start_thread([this] { help(); }).detach();
     work_ = &work;
-    crew_.store(wanted * kPlace, std::memory_order_release);
+    crew_.store(wanted * kMaxHelpersUnit, std::memory_order_release);
     rounds_.fetch_add(1);
     rounds_.notify_all();
     work.do_parts();
-    crew_.fetch_and(kHelpers);
-    const auto all_left = [this] { return crew_.load() == 0; };
-    if (!spin_wait_.until(all_left)) {
+    crew_.fetch_and(kActiveHelpersMask);
+    const auto helpers_done = [this] { return crew_.load() == 0; };
+    if (!spin_wait_.until(helpers_done)) {
       for (std::uint32_t seen = crew_.load(); seen != 0; seen = crew_.load()) crew_.wait(seen);
     }
     return true;
@@ -154,8 +154,8 @@ class Helpers {
 
  private:
   // The lower half of `crew_` counts active helpers; the upper half is their maximum number.
-  static constexpr std::uint32_t kPlace = 1U << 16U;
-  static constexpr std::uint32_t kHelpers = kPlace - 1;
+  static constexpr std::uint32_t kMaxHelpersUnit = 1U << 16U;
+  static constexpr std::uint32_t kActiveHelpersMask = kMaxHelpersUnit - 1;
 
   void help() {
     SpinWait spin_wait;
@@ -173,7 +173,7 @@ class Helpers {
   bool join() {
     std::uint32_t crew = crew_.load(std::memory_order_acquire);
     do {
-      if ((crew & kHelpers) >= crew / kPlace) return false;
+      if ((crew & kActiveHelpersMask) >= crew / kMaxHelpersUnit) return false;
     } while (!crew_.compare_exchange_weak(crew, crew + 1));
     return true;
   }
@@ -186,7 +186,7 @@ class Helpers {
   SpinWait spin_wait_;
 };
 
-constexpr std::int64_t kPartsOfThread = 4;  // so that a descheduled thread does fewer
+constexpr std::int64_t kPartsPerThread = 4;  // so that a descheduled thread takes fewer
 
 constexpr int kBarrierSpins = 2000;
 constexpr long kBarrierSleep_ns = 100'000'000;  // between two checks of the other ranks
@@ -196,8 +196,8 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 /// Sleeps until the word, which is shared between processes, differs from `seen`. Returns false on
 /// timeout.
 bool wait_for_change(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
-  const timespec at_most{0, kBarrierSleep_ns};
-  return ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &at_most, nullptr, 0) == 0 ||
+  const timespec timeout{0, kBarrierSleep_ns};
+  return ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0) == 0 ||
          errno != ETIMEDOUT;
 }
 
@@ -206,14 +206,14 @@ bool wait_for_change(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& work) {
   if (begin >= end) return;
-  const std::int64_t most = (end - begin) / std::max<std::int64_t>(1, grain);
+  const std::int64_t max_parts = (end - begin) / std::max<std::int64_t>(1, grain);
   const OpenMp& library = open_mp();
-  if (most > 1 && library.is_loaded() && !in_shared_work && library.in_parallel() == 0) {
+  if (max_parts > 1 && library.is_loaded() && !in_shared_work && library.in_parallel() == 0) {
     const int threads = library.max_threads();
     if (threads > 1) {
-      SharedWork shared(begin, end, std::min(most, threads * kPartsOfThread), work);
-      const auto helpers = static_cast<std::uint32_t>(std::min<std::int64_t>(threads, most) - 1);
-      if (Helpers::of_process().share(shared, helpers)) return shared.rethrow_failure();
+      SharedWork shared(begin, end, std::min(max_parts, threads * kPartsPerThread), work);
+      const auto extra = static_cast<std::uint32_t>(std::min<std::int64_t>(threads, max_parts) - 1);
+      if (Helpers::instance().share(shared, extra)) return shared.rethrow_failure();
     }
   }
   work(begin, end);
@@ -250,7 +250,7 @@ void SharedBarrier::arrive_and_wait(const std::function<void(int rank)>& check) 
 
 bool SharedBarrier::has_arrived(int rank) const {
   const std::uint32_t reached = arrivals_[rank].value.load(std::memory_order_acquire);
-  return static_cast<std::int32_t>(reached - arrived_) >= 0;  // also after wraparound
+  return static_cast<std::int32_t>(reached - arrived_) >= 0;  // even after wraparound
 }
 
 }  // namespace mnist_train

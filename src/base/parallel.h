@@ -9,7 +9,7 @@ namespace mnist_train {
 
 /// Calls `work(begin, end)` for parts of the range [begin, end), on the number of threads that
 /// at::set_num_threads set for the calling thread. Each part but the last has at least `grain`
-/// elements. There are several parts per thread, so that a descheduled thread does fewer. LibTorch
+/// elements. There are several parts per thread, so that a descheduled thread takes fewer. LibTorch
 /// operations inside parallel parts use one thread each. The calling thread does all the work alone
 /// if there is only one part, if LibTorch is not loaded, in nested calls, and while another thread
 /// is inside this function. Throws the first exception of `work`, and Error if the system refuses

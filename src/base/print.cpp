@@ -101,20 +101,20 @@ Utf8Character first_character(std::string_view text) {
   if (text.size() < size) return {};
   std::uint32_t code = lead & (0x7fU >> size);
   for (std::size_t at = 1; at < size; ++at) {
-    if (!continues_character(text[at])) return {};
+    if (!is_continuation_byte(text[at])) return {};
     code = code << 6U | (byte(at) & 0x3fU);
   }
-  const std::uint32_t least = size == 2 ? 0x80 : size == 3 ? 0x800 : 0x10000;
+  const std::uint32_t min_code = size == 2 ? 0x80 : size == 3 ? 0x800 : 0x10000;
   const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
-  return code < least || code > 0x10ffff || is_surrogate ? Utf8Character{}
-                                                         : Utf8Character{size, code};
+  return code < min_code || code > 0x10ffff || is_surrogate ? Utf8Character{}
+                                                            : Utf8Character{size, code};
 }
 
-std::string replaced(std::string_view text, std::string_view part, std::string_view by) {
+std::string replaced(std::string_view text, std::string_view part, std::string_view replacement) {
   std::string result;
   std::size_t begin = 0;
   for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, begin)) {
-    result.append(text, begin, at - begin).append(by);
+    result.append(text, begin, at - begin).append(replacement);
     begin = at + part.size();
   }
   return result.append(text, begin);
@@ -125,11 +125,11 @@ std::string counted(std::int64_t number, std::string_view noun) {
   return fmt::format("{} {}{}", number, noun, number == 1 ? "" : plural);
 }
 
-std::string shortened(std::string_view text, std::size_t most) {
+std::string shortened(std::string_view text, std::size_t max_bytes) {
   constexpr std::string_view kEllipsis = "…";
-  if (text.size() <= most) return std::string(text);
-  std::size_t end = most - std::min(most, kEllipsis.size());
-  while (end > 0 && continues_character(text[end])) --end;
+  if (text.size() <= max_bytes) return std::string(text);
+  std::size_t end = max_bytes - std::min(max_bytes, kEllipsis.size());
+  while (end > 0 && is_continuation_byte(text[end])) --end;
   return std::string(text.substr(0, end)).append(kEllipsis);
 }
 
@@ -137,8 +137,8 @@ std::string name_or_number(const std::vector<std::string>& names, std::size_t nu
   return number < names.size() ? names[number] : std::to_string(number);
 }
 
-std::string first_names(std::span<const std::string> names, std::size_t most) {
-  const auto named = names.first(std::min(names.size(), most));
+std::string first_names(std::span<const std::string> names, std::size_t max_names) {
+  const auto named = names.first(std::min(names.size(), max_names));
   const std::string text = fmt::format("{}", fmt::join(named, ", "));
   const std::size_t others = names.size() - named.size();
   return others == 0 ? text : text + fmt::format(" and {} more", others);
@@ -175,9 +175,9 @@ std::string_view module_of(std::string_view name) {
 
 std::string unmatched_glob(std::string_view pattern, const std::vector<std::string>& names) {
   std::vector<std::string> modules;  // at the top level
-  std::vector<std::string> near;     // the names at edit distance `best`
+  std::vector<std::string> nearest;  // the names at edit distance `best`
   std::size_t best = std::max<std::size_t>(pattern.size() / 3, 1);
-  constexpr std::size_t kMax = 12;  // names in the message
+  constexpr std::size_t kMaxNames = 12;
   const auto add = [](std::vector<std::string>& list, const std::string& name) {
     if (std::ranges::find(list, name) == list.end()) list.push_back(name);
   };
@@ -187,21 +187,21 @@ std::string unmatched_glob(std::string_view pattern, const std::vector<std::stri
       end = std::min(name.find('.', end + 1), name.size());
       const std::string candidate = name.substr(0, end) + (end < name.size() ? ".*" : "");
       const std::size_t distance = edit_distance(pattern, candidate);
-      if (distance < best) near.clear();
-      if (distance <= best) add(near, '"' + candidate + '"');
+      if (distance < best) nearest.clear();
+      if (distance <= best) add(nearest, '"' + candidate + '"');
       best = std::min(best, distance);
     }
   }
   return fmt::format("\"{}\" matches no parameter; {}", pattern,
-                     near.empty() ? "the network has " + first_names(modules, kMax)
-                                  : "did you mean " + first_names(near, kMax) + "?");
+                     nearest.empty() ? "the network has " + first_names(modules, kMaxNames)
+                                     : "did you mean " + first_names(nearest, kMaxNames) + "?");
 }
 
 std::string escape_control_bytes(std::string_view text) { return escape_all_but(text, "\t\n"); }
 
 bool is_text(std::string_view content) {
-  constexpr std::size_t kExamined = 1024;
-  const std::string text = replaced(shortened(content, kExamined), "\r", "");
+  constexpr std::size_t kExaminedBytes = 1024;
+  const std::string text = replaced(shortened(content, kExaminedBytes), "\r", "");
   return !text.empty() && escape_control_bytes(text) == text;
 }
 
@@ -218,23 +218,23 @@ std::string shell_word(const std::string& text) {
   return is_plain ? text : "'" + replaced(text, "'", "'\\''") + "'";
 }
 
-std::string program_to_type() {
+std::string program_as_typed() {
   std::string name = "mnist-train";
   std::istringstream folders(environment_variable("PATH").value_or(""));
   for (std::string folder; std::getline(folders, folder, ':');) {
     if (::access((fs::path(folder) / name).c_str(), X_OK) == 0) return name;
   }
-  const fs::path called = program_invocation_name;  // in a rank, the worker program
-  if (called.has_parent_path() && called.filename() == name) return called.string();
+  const fs::path invoked = program_invocation_name;  // in a rank, the worker program
+  if (invoked.has_parent_path() && invoked.filename() == name) return invoked.string();
   // An installation puts the other programs in ../libexec/mnist-train.
-  const fs::path beside = executable_folder() / name;
+  const fs::path sibling = executable_folder() / name;
   const fs::path installed = executable_folder().parent_path().parent_path() / "bin" / name;
-  const bool is_beside = ::access(beside.c_str(), X_OK) == 0;
-  const fs::path typed = path_to_type(is_beside ? beside : installed);
+  const bool has_sibling = ::access(sibling.c_str(), X_OK) == 0;
+  const fs::path typed = path_as_typed(has_sibling ? sibling : installed);
   return typed.has_parent_path() ? typed.string() : "./" + name;
 }
 
-fs::path path_to_type(const fs::path& path) {
+fs::path path_as_typed(const fs::path& path) {
   std::error_code error;
   const fs::path here = fs::current_path(error);
   const fs::path relative = error ? path : path.lexically_relative(here);

@@ -23,21 +23,21 @@ struct Utf8Character {
   std::uint32_t code = 0;
 };
 
-/// Decodes the first character of a non-empty text.
+/// Decodes the first character of a non-empty string.
 Utf8Character first_character(std::string_view text);
 
 /// Returns whether the byte is a UTF-8 continuation byte.
-inline bool continues_character(char byte) {
+inline bool is_continuation_byte(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
 }
 
 /// Returns the name of an enumerator from a table in the order of the enum, which starts at 0, or
-/// `otherwise` for unknown values, which may come from another process.
+/// `fallback` for unknown values, which may come from another process.
 template <class Enum, std::size_t kCount>
 constexpr const char* enum_name(const std::array<const char*, kCount>& names, Enum value,
-                                const char* otherwise = "unknown") {
+                                const char* fallback = "unknown") {
   const auto index = static_cast<std::size_t>(value);
-  return index < kCount ? names[index] : otherwise;
+  return index < kCount ? names[index] : fallback;
 }
 
 /// Erases status lines on a terminal: from the start of the cursor's line, including an echoed ^C,
@@ -45,17 +45,17 @@ constexpr const char* enum_name(const std::array<const char*, kCount>& names, En
 inline constexpr const char* kEraseLine = "\r\x1b[J";
 
 /// Returns the text with every occurrence of `part` replaced. `part` must not be empty.
-std::string replaced(std::string_view text, std::string_view part, std::string_view by);
+std::string replaced(std::string_view text, std::string_view part, std::string_view replacement);
 
-/// Returns the text, truncated to at most `most` bytes including a final "…" if it is longer. Does
-/// not split UTF-8 characters.
-std::string shortened(std::string_view text, std::size_t most);
+/// Returns the text, truncated to at most `max_bytes` bytes including a final "…" if it is longer.
+/// Does not split UTF-8 characters.
+std::string shortened(std::string_view text, std::size_t max_bytes);
 
 /// Returns the name with this index, or the number itself if there is no such name.
 std::string name_or_number(const std::vector<std::string>& names, std::size_t number);
 
-/// Returns the first `most` names, separated by commas, and "and 7 more" if there are others.
-std::string first_names(std::span<const std::string> names, std::size_t most);
+/// Returns the first `max_names` names, separated by commas, and "and 7 more" if there are others.
+std::string first_names(std::span<const std::string> names, std::size_t max_names);
 
 /// Returns whether a name matches a glob as in fnmatch(3): `*` matches any text including dots, `?`
 /// one byte, and `[abc]`, `[a-z]` and `[!a-z]` one byte of a set.
@@ -76,27 +76,27 @@ std::string_view module_of(std::string_view name);
 /// lists the network's modules: `…; the network has conv1.*, layer1.*, fc.*`.
 std::string unmatched_glob(std::string_view pattern, const std::vector<std::string>& names);
 
-/// Returns the text with control characters except tab and newline, bidirectional and invisible
-/// characters, and bytes that are not UTF-8 escaped as \xNN and \uNNNN, so that names and data
-/// cannot control a terminal.
+/// Escapes, as \xNN or \uNNNN, control characters (except tab and newline), bidirectional and
+/// invisible characters, and bytes that are not valid UTF-8, so that names and data cannot control
+/// a terminal.
 std::string escape_control_bytes(std::string_view text);
 
 /// Returns whether the content of a file is text, judged by its first bytes.
 bool is_text(std::string_view content);
 
-/// Like `escape_control_bytes`, but also escapes newlines, so that a text cannot forge lines.
+/// Like `escape_control_bytes`, but also escapes newlines, so that a string cannot forge lines.
 std::string on_one_line(std::string_view text);
 
 /// Returns a multi-line message, escaped and with all lines but the first indented, so that a file
-/// name with line breaks cannot imitate a message of the program. Very long lines are truncated.
+/// name with line breaks cannot pass for one of the program's own messages. Truncates long lines.
 std::string as_block(std::string_view text);
 
 /// Returns the text as a single shell word, quoted unless it is plain.
 std::string shell_word(const std::string& text);
 /// Returns the command that starts this program: its name if it is in PATH, otherwise its path.
-std::string program_to_type();
-/// Returns a path to type in a command: relative if it is inside the working directory.
-std::filesystem::path path_to_type(const std::filesystem::path& path);
+std::string program_as_typed();
+/// Returns a path for use in a command: relative if it is inside the working directory.
+std::filesystem::path path_as_typed(const std::filesystem::path& path);
 
 /// Rejects the config, the command or the environment: throws Error(kConfig).
 template <class... Values>

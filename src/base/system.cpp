@@ -33,7 +33,7 @@ namespace {
 
 constexpr double kKilobyte = 1024;
 
-thread_local bool starts_thread = false;
+thread_local bool starting_thread = false;
 
 /// Calls `start`, which starts a thread, with all signals blocked; the thread inherits this mask.
 template <class Start>
@@ -43,17 +43,17 @@ auto start_without_signals(const Start& start) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   decltype(start()) started;
-  int refused = 0;
-  starts_thread = true;
+  int error = 0;
+  starting_thread = true;
   try {
     started = start();
-  } catch (const std::system_error& error) {
-    refused = error.code().value();
+  } catch (const std::system_error& failure) {
+    error = failure.code().value();
   }
-  starts_thread = false;
+  starting_thread = false;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (refused == 0) return started;
-  throw Error(ExitCode::kRunFailed, "cannot start a thread: " + error_text(refused));
+  if (error == 0) return started;
+  throw Error(ExitCode::kRunFailed, "cannot start a thread: " + error_text(error));
 }
 
 double seconds_of(clockid_t clock) {
@@ -75,19 +75,19 @@ std::string process_status(pid_t pid) {
   return name_end == std::string::npos ? "" : trimmed(line.substr(name_end + 1));
 }
 
-bool is_own_folder(const fs::path& folder, mode_t may_not) {
+bool is_owned_by_user(const fs::path& folder, mode_t forbidden_bits) {
   struct stat found {};
   return ::lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
-         found.st_uid == ::geteuid() && (found.st_mode & may_not) == 0;
+         found.st_uid == ::geteuid() && (found.st_mode & forbidden_bits) == 0;
 }
 
 std::optional<double> counter(const fs::path& file, const std::string& key) {
   return number_in(value_of(file, key));
 }
 
-/// Returns the kernel's path of this process's cgroup, or nothing if it has none of this version.
-std::optional<std::string> own_path(const std::string& controller, int version,
-                                    const fs::path& root) {
+/// Returns this process's cgroup path in this version's hierarchy, or nothing if it has none.
+std::optional<std::string> cgroup_path(const std::string& controller, int version,
+                                       const fs::path& root) {
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     const std::size_t first = line.find(':');
@@ -100,11 +100,11 @@ std::optional<std::string> own_path(const std::string& controller, int version,
   return std::nullopt;
 }
 
-/// Returns the CPU quota of a cgroup in cores, or nothing without one.
+/// Returns the CPU quota of a cgroup in cores, or nothing if it has none.
 std::optional<double> quota(const Cgroup& group) {
   const auto line = [&](const char* file) { return first_line(group.folder / file).value_or(""); };
   std::istringstream stream(group.version == 2
-                                ? line("cpu.max")  // "max 100000" without a quota
+                                ? line("cpu.max")  // "max 100000": no quota
                                 : line("cpu.cfs_quota_us") + ' ' + line("cpu.cfs_period_us"));
   double time_us = 0;
   double period_us = 0;
@@ -118,11 +118,11 @@ const char* limit_file(const Cgroup& group) {
 
 /// Returns the bytes used by a cgroup, without reclaimable file cache.
 double used_memory(const Cgroup& group) {
-  const bool is_new = group.version == 2;
-  const fs::path current = group.folder / (is_new ? "memory.current" : "memory.usage_in_bytes");
+  const bool is_v2 = group.version == 2;
+  const fs::path current = group.folder / (is_v2 ? "memory.current" : "memory.usage_in_bytes");
   double used = number_in(first_line(current)).value_or(0);
   for (const char* files : {"inactive_file", "active_file"}) {
-    const std::string key = std::string(is_new ? "" : "total_") + files;
+    const std::string key = std::string(is_v2 ? "" : "total_") + files;
     used -= counter(group.folder / "memory.stat", key).value_or(0);
   }
   return std::max(used, 0.0);
@@ -139,11 +139,11 @@ std::optional<rlim_t> soft_limit(__rlimit_resource resource) {
 }
 
 std::string describe_limit(__rlimit_resource resource, const char* what, const char* option) {
-  const auto limit = soft_limit(resource);
-  if (!limit) return "";
-  const std::string most =
-      resource == RLIMIT_NOFILE ? std::to_string(*limit) : memory_text(static_cast<double>(*limit));
-  return fmt::format("; raise the limit on {} (ulimit {} is {})", what, option, most);
+  const auto value = soft_limit(resource);
+  if (!value) return "";
+  const std::string limit =
+      resource == RLIMIT_NOFILE ? std::to_string(*value) : memory_text(static_cast<double>(*value));
+  return fmt::format("; raise the limit on {} (ulimit {} is {})", what, option, limit);
 }
 
 }  // namespace
@@ -177,7 +177,7 @@ std::optional<fs::path> user_cache_folder() {
   return std::nullopt;
 }
 
-std::optional<fs::path> own_cache_folder(const char* name) {
+std::optional<fs::path> private_cache_folder(const char* name) {
   const auto parent = user_cache_folder();
   if (!parent) return std::nullopt;
   std::error_code failed;
@@ -185,7 +185,8 @@ std::optional<fs::path> own_cache_folder(const char* name) {
   fs::path folder = *parent / name;
   ::mkdir(folder.c_str(), S_IRWXU);
   // The default permissions of some systems let the user's own group write.
-  if (is_own_folder(*parent, S_IWOTH) && is_own_folder(folder, S_IWGRP | S_IWOTH)) return folder;
+  if (is_owned_by_user(*parent, S_IWOTH) && is_owned_by_user(folder, S_IWGRP | S_IWOTH))
+    return folder;
   spdlog::debug("{}: not used as a cache, because others could write to it", folder.string());
   return std::nullopt;
 }
@@ -203,7 +204,7 @@ std::future<void> start_task(std::function<void()> work) {
   return start_without_signals([&] { return std::async(std::launch::async, std::move(work)); });
 }
 
-bool in_start_thread() { return starts_thread; }
+bool is_starting_thread() { return starting_thread; }
 
 std::optional<std::string> first_line(const fs::path& path) {
   std::ifstream file(path);
@@ -217,11 +218,11 @@ std::optional<char> process_state(pid_t pid) {
   return status.empty() ? std::nullopt : std::optional(status.front());
 }
 
-bool process_is_ending(pid_t pid) {
-  constexpr unsigned long kExiting = 4;  // PF_EXITING of Linux
+bool process_is_exiting(pid_t pid) {
+  constexpr unsigned long kExiting = 4;  // Linux's PF_EXITING
   std::istringstream status(process_status(pid));
-  std::string before;  // state, parent, group, session, terminal and its group
-  for (int field = 0; field < 6; ++field) status >> before;
+  std::string skipped;  // state, parent, group, session, terminal and its group
+  for (int field = 0; field < 6; ++field) status >> skipped;
   unsigned long flags = 0;
   status >> flags;
   return (flags & kExiting) != 0;
@@ -264,7 +265,7 @@ std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::strin
 fs::path find_program_file(const std::string& name) {
   const fs::path folder = executable_folder();
   for (const auto& place : {folder, folder.parent_path() / "libexec" / "mnist-train"}) {
-    if (is_there(place / name)) return place / name;
+    if (path_exists(place / name)) return place / name;
   }
   return {};
 }
@@ -283,12 +284,12 @@ std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root)
   const fs::path mount = root / "sys/fs/cgroup";
   std::vector<Cgroup> groups;
   for (const int version : {1, 2}) {
-    const auto path = own_path(controller, version, root);
+    const auto path = cgroup_path(controller, version, root);
     const fs::path top = version == 1 ? mount / controller : mount;
     if (!path || !is_folder(top)) continue;
     // In a container, the process's cgroup may be mounted at the top although its path is the
     // host's.
-    const bool is_outside = path->find("/..") != std::string::npos;  // of our namespace
+    const bool is_outside = path->find("/..") != std::string::npos;  // our cgroup namespace
     fs::path below = is_outside ? fs::path() : fs::path(*path).relative_path();
     for (; !below.empty(); below = below.parent_path()) {
       if (is_folder(top / below)) groups.push_back({top / below, version});
@@ -322,19 +323,19 @@ SystemMemory system_memory(const fs::path& root) {
   return memory;
 }
 
-MemoryKills::MemoryKills(fs::path root)
+OomKills::OomKills(fs::path root)
     : root_(std::move(root)), groups_(cgroups("memory", root_)), seen_(read()) {}
 
-std::vector<MemoryKills::Counts> MemoryKills::read() const {
+std::vector<OomKills::Counts> OomKills::read() const {
   std::vector<Counts> all;
   // Includes kills in other cgroups, so it is used only if no group counts its own.
-  double of_machine = counter(root_ / "proc/vmstat", "oom_kill").value_or(0);
+  double machine_kills = counter(root_ / "proc/vmstat", "oom_kill").value_or(0);
   for (const auto& [folder, version] : groups_) {
-    const bool is_new = version == 2;
+    const bool is_v2 = version == 2;
     const auto kills =
-        counter(folder / (is_new ? "memory.events" : "memory.oom_control"), "oom_kill");
+        counter(folder / (is_v2 ? "memory.events" : "memory.oom_control"), "oom_kill");
     Counts counts{kills.value_or(0)};
-    if (is_new) {
+    if (is_v2) {
       // memory.events includes descendants, unlike memory.events.local.
       const auto local = counter(folder / "memory.events.local", "oom");
       counts.hits = local ? *local : counter(folder / "memory.events", "oom").value_or(0);
@@ -343,14 +344,14 @@ std::vector<MemoryKills::Counts> MemoryKills::read() const {
         counts.hits += number_in(first_line(folder / file)).value_or(0);
       }
     }
-    if (kills) of_machine = 0;
+    if (kills) machine_kills = 0;
     all.push_back(counts);
   }
-  all.push_back({of_machine});
+  all.push_back({machine_kills});
   return all;
 }
 
-std::optional<std::string> MemoryKills::new_kill() {
+std::optional<std::string> OomKills::new_kill() {
   const std::vector<Counts> before = std::exchange(seen_, read());
   const auto kills = &Counts::kills;
   if (std::ranges::equal(seen_, before, std::ranges::less_equal(), kills, kills)) {
@@ -375,10 +376,10 @@ std::string memory_text(double bytes) {
   return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
 }
 
-std::string error_limit(int error) {
+std::string limit_hint(int error) {
   if (error == EAGAIN) {
     return ": a limit on processes and threads (ulimit -u, pids.max of a cgroup) or on address "
-           "space (ulimit -v) is reached; raise it, or lower launch.processes_per_node, "
+           "space (ulimit -v) has been reached; raise it, or lower launch.processes_per_node, "
            "launch.threads_per_process or data.decode_threads";
   }
   if (error == EMFILE) return describe_limit(RLIMIT_NOFILE, "open files", "-n");
@@ -387,6 +388,6 @@ std::string error_limit(int error) {
   return error == ENOSPC || error == EDQUOT ? "; free some space there" : "";
 }
 
-std::string error_text(int error) { return std::strerror(error) + error_limit(error); }
+std::string error_text(int error) { return std::strerror(error) + limit_hint(error); }
 
 }  // namespace mnist_train

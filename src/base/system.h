@@ -46,7 +46,7 @@ std::optional<std::filesystem::path> user_cache_folder();
 
 /// Returns the folder `name` in the cache folder, creating it if necessary. Returns nothing if that
 /// fails, or if other users could have written there, because runs trust its content.
-std::optional<std::filesystem::path> own_cache_folder(const char* name);
+std::optional<std::filesystem::path> private_cache_folder(const char* name);
 
 /// Returns the name of this machine, or "unknown host".
 std::string host_name();
@@ -59,7 +59,7 @@ std::future<void> start_task(std::function<void()> work);
 
 /// Returns whether the calling thread is in one of these functions, which handle failures to start
 /// a thread.
-bool in_start_thread();
+bool is_starting_thread();
 
 /// Returns `bytes` rounded up to whole cache lines, so that consecutive blocks do not share one.
 constexpr std::size_t cache_aligned(std::size_t bytes) {
@@ -75,7 +75,7 @@ std::optional<std::string> first_line(const std::filesystem::path& path);
 std::optional<char> process_state(pid_t pid);
 
 /// Returns whether the process is exiting: its descriptors may be closed before its state changes.
-bool process_is_ending(pid_t pid);
+bool process_is_exiting(pid_t pid);
 
 /// Returns the text after "key:" or "key " on the first line that begins with it in a file such as
 /// /proc/cpuinfo.
@@ -101,7 +101,7 @@ std::filesystem::path find_program_file(const std::string& name);
 ///     if (const auto init = driver.find<int(unsigned)>("cuInit")) init(0);
 class SharedLibrary {
  public:
-  /// Visibility of the symbols: only through `find`, or also for libraries loaded later.
+  /// Visibility of the symbols: only through `find`, or for libraries loaded later too.
   enum class Symbols { kPrivate, kShared };
 
   /// Loads a library by its path, or by a name that the loader looks up. Does not throw: see
@@ -152,9 +152,9 @@ struct SystemMemory {
 SystemMemory system_memory(const std::filesystem::path& root = "/");
 
 /// Detects out-of-memory kills, using the counters of this process's cgroups and of the machine.
-class MemoryKills {
+class OomKills {
  public:
-  explicit MemoryKills(std::filesystem::path root = "/");
+  explicit OomKills(std::filesystem::path root = "/");
 
   /// Returns the exhausted memory ("the 512 MiB that memory.max of cgroup … allows") if the kernel
   /// killed a process since the last call or construction.
@@ -178,9 +178,9 @@ std::string memory_text(double bytes);
 /// Returns the suffix of a message about a failed system call: the limits that may have caused it
 /// (on processes and threads for EAGAIN, open files, file sizes, address space or disk space) with
 /// advice, or "".
-std::string error_limit(int error);
+std::string limit_hint(int error);
 
-/// Returns the text of strerror followed by that of `error_limit`.
+/// Returns the text of strerror followed by that of `limit_hint`.
 std::string error_text(int error);
 
 }  // namespace mnist_train

@@ -257,12 +257,12 @@ std::set<std::string> load_weights(models::Model& model, const settings::Weights
     std::vector<std::string> names;
     for (const auto& [name, tensor] : match.others) names.push_back(name);
     spdlog::warn("{}: ignored {} that the model does not have: {}", source,
-                 counted(std::ssize(names), "tensor"), first_names(names, /*most=*/10));
+                 counted(std::ssize(names), "tensor"), first_names(names, /*max_names=*/10));
   }
   if (!fresh.empty()) {
     const std::vector<std::string> names(fresh.begin(), fresh.end());
     spdlog::info("{}: loaded {} tensors, initialised {}: {}", source, match.found.size(),
-                 fresh.size(), first_names(names, /*most=*/10));
+                 fresh.size(), first_names(names, /*max_names=*/10));
   }
   copy_tensors(match.wanted, match.found);
   require_finite(model, source);

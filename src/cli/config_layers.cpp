@@ -26,7 +26,7 @@ using strict_json::Source;
 fs::path shipped_folder() {
   for (const char* up : {"../share/mnist-train", "..", "../..", "../../.."}) {
     fs::path folder = (executable_folder() / up / "configs").lexically_normal();
-    if (is_there(folder / "mnist.json")) return folder;
+    if (path_exists(folder / "mnist.json")) return folder;
   }
   return {};
 }
@@ -139,7 +139,7 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
   const auto beside = path.parent_path() / settings::run_files::kConfig;
-  if (is_there(beside)) return strict_json::load_source(beside.string());
+  if (path_exists(beside)) return strict_json::load_source(beside.string());
   if (!header.is_object() && !is_zip_file(file.bytes()) && !is_legacy_torch_file(file.bytes())) {
     throw Error(ExitCode::kCheckpoint, path.string() +
                                            ": is not a checkpoint, a safetensors file or a "
@@ -251,10 +251,10 @@ std::string network_errors(const CommandLine& line, const LayeredConfig& layered
 /// Returns the file to use for a run folder, or for its checkpoint folder.
 fs::path file_of_run(const fs::path& folder, bool to_resume) {
   const fs::path inside = folder / settings::run_files::kCheckpoints;
-  const fs::path& checkpoints = is_there(inside) ? inside : folder;
+  const fs::path& checkpoints = path_exists(inside) ? inside : folder;
   fs::path file = checkpoints / kBestCheckpoint;
   const char* kind = "best checkpoint";
-  if (to_resume || !is_there(file)) {
+  if (to_resume || !path_exists(file)) {
     const std::vector<std::int64_t> steps = saved_steps(checkpoints);
     file = steps.empty() ? fs::path() : checkpoints / checkpoint_name(steps.back());
     kind = "newest checkpoint";
@@ -263,7 +263,7 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
     file = folder / settings::RunConfig{}.model_file;
     kind = "final weights";
   }
-  if (!is_there(file)) {
+  if (!path_exists(file)) {
     throw Error(ExitCode::kCheckpoint,
                 folder.string() +
                     ": is a folder without a checkpoint; expected a checkpoint, or "
@@ -297,7 +297,7 @@ void find_file(const std::string& origin, std::string& path, bool to_resume) try
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const auto damage = damage_of(path, file.bytes());
   if (!damage) return;
-  const auto other = newest_whole_checkpoint(fs::absolute(path).parent_path());
+  const auto other = newest_intact_checkpoint(fs::absolute(path).parent_path());
   throw Error(ExitCode::kCheckpoint, path + ": is damaged: " + *damage + "; " +
                                          (other ? other->string() + " is intact"
                                                 : "there is no intact checkpoint in its folder"));
@@ -318,7 +318,7 @@ std::vector<std::string> shipped_configs() {
 
 std::string find_config(const std::string& name) {
   const fs::path path = name;
-  const bool exists = is_there(path);
+  const bool exists = path_exists(path);
   if ((exists && !is_folder(path)) || name == "-" || name.empty()) return name;
   const std::vector<std::string> shipped = shipped_configs();
   const std::string stem = path.extension() == ".json" ? path.stem().string() : name;
@@ -391,7 +391,7 @@ void find_checkpoints(CommandLine& line) {
 void find_model_weights(settings::RunConfig& config, bool resumes) {
   if (!config.model.weights) return;
   std::string path = config.model.weights->file.string();
-  if (resumes && !is_there(path)) return;
+  if (resumes && !path_exists(path)) return;
   find_file("/model/weights: ", path, /*to_resume=*/false);
   config.model.weights->file = path;
 }

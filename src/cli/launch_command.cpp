@@ -80,7 +80,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   if (writes_file) job.export_path = fs::absolute(line.output.value_or(""));
   job.as_json = prints_json(line);
   job.started_s = job.attempt_s = monotonic_seconds();
-  job.program = program_to_type();
+  job.program = program_as_typed();
   job.positions = key_positions(layered);
   return job;
 }

@@ -273,7 +273,7 @@ std::string compile(const std::string& source, int capability) {
 /// Returns the module in a cache file; null if there is none or it cannot be loaded. The file
 /// starts with a hash of the rest to detect damage, most of which the driver would not notice.
 std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::path& file) {
-  if (!is_there(file)) return nullptr;
+  if (!path_exists(file)) return nullptr;
   try {
     const MappedFile mapped = MappedFile::open(file, ExitCode::kRunFailed);
     const std::string content(reinterpret_cast<const char*>(mapped.bytes().data()),
@@ -302,7 +302,7 @@ void save(const std::filesystem::path& file, const std::string& image) {
 std::unique_ptr<accelerator::KernelModule> compile_kernels(const std::string& source) {
   const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
   const int capability = 10 * device.major + device.minor;
-  const auto folder = own_cache_folder("kernels");
+  const auto folder = private_cache_folder("kernels");
   if (!folder) return std::make_unique<CudaKernelModule>(compile(source, capability));
   const std::filesystem::path file =
       *folder / hash_hex(source + kLanguage + " " + std::to_string(capability) + " " +

@@ -172,7 +172,8 @@ void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
   }
   notes_.push_back(fmt::format("data.{}: {} with a single sample {} not in this set: {}", key,
                                counted(std::ssize(names), "class"),
-                               names.size() == 1 ? "is" : "are", first_names(names, /*most=*/10)));
+                               names.size() == 1 ? "is" : "are",
+                               first_names(names, /*max_names=*/10)));
 }
 
 /// Moves the test set out of the training samples at positions `left`, unless it has its own files.
@@ -367,7 +368,7 @@ void DatasetReader::note_empty_classes(Dataset& dataset) const {
     }
     if (empty.empty()) return;
     dataset.notes.push_back(fmt::format("{}: no usable {} samples of class {}", set.source, split,
-                                        first_names(empty, /*most=*/10)));
+                                        first_names(empty, /*max_names=*/10)));
     if (class_names_.empty()) {
       dataset.notes.back() += fmt::format(" (of {} classes, numbered from 0)", set.classes);
     }
@@ -413,7 +414,7 @@ void DatasetReader::note_repeated_files(Dataset& dataset) const {
   if (repeated.empty()) return;
   dataset.notes.push_back(
       "held-out files are also in the training set, so results look better than they are: " +
-      first_names(repeated, /*most=*/5));
+      first_names(repeated, /*max_names=*/5));
 }
 
 Dataset DatasetReader::finish(Dataset dataset) const {

@@ -33,7 +33,7 @@ constexpr std::array<std::pair<const char*, std::int64_t LeftOut::*>, 4> kNumber
 std::string quoted_classes(const std::vector<std::string>& names) {
   std::vector<std::string> quoted;
   for (const std::string& name : names) quoted.push_back('"' + name + '"');
-  return first_names(quoted, /*most=*/50);
+  return first_names(quoted, /*max_names=*/50);
 }
 
 /// Throws ConfigKeyError if there are weights for unknown classes.
@@ -115,7 +115,7 @@ std::string left_out_text(const LeftOut& left_out) {
       folders.push_back(fmt::format("{} ({})", name, reason));
     }
     parts.push_back(counted(std::ssize(folders), "folder") + ": " +
-                    first_names(folders, /*most=*/5));
+                    first_names(folders, /*max_names=*/5));
   }
   if (left_out.duplicates > 0) {
     parts.push_back(counted(left_out.duplicates, "repeated row") + " in the list");

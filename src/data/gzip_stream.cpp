@@ -96,7 +96,7 @@ void GzipStream::fail(const std::string& problem) const {
 
 std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
   if (compressed.size() < kWorthwhile_bytes) return nullptr;
-  const std::optional<fs::path> folder = own_cache_folder("inflated");
+  const std::optional<fs::path> folder = private_cache_folder("inflated");
   if (!folder) return nullptr;
   const std::string prefix = hash_hex(compressed) + kBetweenHashes;
   for (const fs::path& path : paths_in(*folder)) {
@@ -119,7 +119,7 @@ std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
 
 void keep_inflated(Bytes compressed, Bytes content) {
   if (compressed.size() < kWorthwhile_bytes || content.size() > kMaxInflated_bytes) return;
-  const std::optional<fs::path> folder = own_cache_folder("inflated");
+  const std::optional<fs::path> folder = private_cache_folder("inflated");
   if (!folder) return;
   const std::string name = hash_hex(compressed) + kBetweenHashes + hash_hex(content);
   const fs::path path = *folder / name;

@@ -121,7 +121,7 @@ class LmdbSource : public ImageSource {
   LmdbSource(const fs::path& path, BadSamples& bad) {
     const fs::path file = is_folder(path) ? path / "data.mdb" : path;
     name_ = file.string();
-    if (file != path && !is_there(file)) {
+    if (file != path && !path_exists(file)) {
       fail_data("{}: no such file{}", name_, other_files_in(path));
     }
     file_ = MappedFile::open(file, ExitCode::kData);

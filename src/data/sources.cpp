@@ -39,7 +39,7 @@ const SplitNames& names_of(SplitName split) {
   return split == SplitName::kTrain ? kTrain : kTest;
 }
 
-bool is_file(const fs::path& path) { return is_there(path) && !is_folder(path); }
+bool is_file(const fs::path& path) { return path_exists(path) && !is_folder(path); }
 
 bool replace_last(std::string& text, std::string_view from, std::string_view to) {
   const std::size_t at = text.rfind(from);
@@ -158,8 +158,8 @@ bool holds_images(const fs::path& folder, DataFormat format) {
   if (format == DataFormat::kIdx) {
     return std::ranges::any_of(files_by_stem(folder, "images"), has_labels);
   }
-  return is_there(folder / names_of(SplitName::kTrain).cifar_files.front()) ||
-         is_there(folder / names_of(SplitName::kTest).cifar_files.front());
+  return path_exists(folder / names_of(SplitName::kTrain).cifar_files.front()) ||
+         path_exists(folder / names_of(SplitName::kTest).cifar_files.front());
 }
 
 /// Returns the folders that contain images, sorted: the given folder, or those up to `levels` below
@@ -203,7 +203,7 @@ std::vector<std::pair<fs::path, std::string>> search_places(const std::optional<
   for (int levels = 0; levels < 3; ++levels) {
     folder = folder.parent_path();
     if (!is_folder(folder / "configs")) continue;
-    places.emplace_back(folder / "third_party", is_there(folder / "CMakeLists.txt")
+    places.emplace_back(folder / "third_party", path_exists(folder / "CMakeLists.txt")
                                                     ? "of the repository"
                                                     : "of the bundle");
     break;
@@ -224,7 +224,7 @@ std::string fetch_command(const settings::NamedDataset& dataset) {
     const std::string folder = cache ? shell_word(cache->string()) : "DIR";
     return fmt::format("mkdir -p {0} && curl -L {1} | tar -xz -C {0}", folder, dataset.archive);
   }
-  return shell_word(program_to_type()) + " fetch " + dataset.name + " --to " +
+  return shell_word(program_as_typed()) + " fetch " + dataset.name + " --to " +
          (cache ? shell_word((*cache / dataset.name).string()) : "DIR");
 }
 
@@ -428,12 +428,12 @@ void check_parts(const DataOptions& options, const Sources& sources, bool with_t
 
 void require_there(const DataLocation& location, SplitName split, DataFormat format) {
   const fs::path& path = location.images;
-  if (is_there(path)) return;
+  if (path_exists(path)) return;
   const std::string key = key_of(split);
   // `convert` creates folders named after the two keys.
   const std::string made = path.filename() == key ? path.parent_path().string() : "DIR";
   const auto convert = [&](const std::string& to) {
-    return fmt::format("`{} convert --from idx:IDX_FOLDER --to {}`", shell_word(program_to_type()),
+    return fmt::format("`{} convert --from idx:IDX_FOLDER --to {}`", shell_word(program_as_typed()),
                        shell_word(to + made));
   };
   std::string advice;
@@ -517,9 +517,9 @@ std::vector<fs::path> find_cifar_files(const DataLocation& location, SplitName s
   std::vector<fs::path> files;
   for (const std::string& name : names_of(split).cifar_files) {
     files.push_back(folder / name);
-    if (is_there(files.back())) continue;
-    const bool is_of_python = is_there(fs::path(files.back()).replace_extension()) ||
-                              is_there(folder / "cifar-10-batches-py");
+    if (path_exists(files.back())) continue;
+    const bool is_of_python = path_exists(fs::path(files.back()).replace_extension()) ||
+                              path_exists(folder / "cifar-10-batches-py");
     fail_data("{}: missing file of data.{}{}", files.back().string(), key_of(split),
               is_of_python ? "; the folder contains CIFAR-10's Python version; use the binary "
                              "version (cifar-10-binary.tar.gz)"

@@ -164,7 +164,7 @@ class EvaluationSums {
         result.wrong_predictions.push_back({sample, number, {{number, confidence}}});
       }
     }
-    result.accuracy = fraction_of(counts.right(), result.samples);
+    result.accuracy = fraction_of(counts.total_correct(), result.samples);
     result.balanced_accuracy = balanced_accuracy(counts);
   }
 

@@ -299,7 +299,7 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
     }
     return paths;
   } catch (const std::exception& error) {
-    remove_made(made);
+    remove_created(made);
     if (dynamic_cast<const fs::filesystem_error*>(&error) == nullptr) throw;
     throw Error(ExitCode::kData, error.what());
   }

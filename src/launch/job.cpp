@@ -167,7 +167,7 @@ std::string reason_for_threads(const settings::RunConfig& config, const Machine&
 
 std::string predict_command(const fs::path& weights, const std::string& program) {
   return shell_word(program) + " predict --checkpoint " +
-         shell_word(path_to_type(weights).string()) + " IMAGE.png";
+         shell_word(path_as_typed(weights).string()) + " IMAGE.png";
 }
 
 std::string message_of(const std::exception& error,
@@ -196,7 +196,7 @@ std::string recovery_advice(const fs::path& run_folder, const std::string& progr
                             bool is_mistake) try {
   const bool is_refused = is_mistake && code == ExitCode::kCheckpoint;
   const fs::path folder = run_folder / settings::run_files::kCheckpoints;
-  if (const auto newest = newest_whole_checkpoint(folder)) {
+  if (const auto newest = newest_intact_checkpoint(folder)) {
     const bool is_best = newest->filename() == kBestCheckpoint;
     std::string text = "  newest checkpoint: " + newest->string() + "\n";
     if (is_refused && !is_best) return text;
@@ -207,13 +207,13 @@ std::string recovery_advice(const fs::path& run_folder, const std::string& progr
   if (!saved_steps(folder).empty()) {
     const fs::path output =
         first_numbered((run_folder / "").parent_path(),  // without a final slash
-                       [](const fs::path& path) { return !is_there(path); });
+                       [](const fs::path& path) { return !path_exists(path); });
     return "  none of its checkpoints can be read\n" + restart +
            run_command(run_folder, program, output) + "\n";
   }
   const bool recurs = is_refused || code == ExitCode::kRunFailed;
   return "  no checkpoint was written\n" +
-         (recurs || !is_there(run_folder / settings::run_files::kConfig)
+         (recurs || !path_exists(run_folder / settings::run_files::kConfig)
               ? ""
               : restart + resume_command(run_folder, program) + "\n");
 } catch (const Error& error) {  // shown in addition to the failure, not instead of it

@@ -53,7 +53,7 @@ std::string describe_end(const RankEnd& end, const StatusBoard& board) {
   if (end.pid <= 0) {
     return fmt::format(
         "rank {} could not be started: {}", end.rank,
-        reported ? reported->message : "its fork server has ended" + error_limit(ENOMEM));
+        reported ? reported->message : "its fork server has ended" + limit_hint(ENOMEM));
   }
   const std::string rank = fmt::format("rank {} (pid {})", end.rank, end.pid);
   const std::string place = describe(board.of(end.rank));
@@ -175,7 +175,7 @@ std::string out_of_memory(Phase phase, const std::string& used_up) {
   }
   return fmt::format("out of memory: {}{}the number of processes{}",
                      used_up.empty() ? "" : "processes used up " + used_up + "; ", lower,
-                     used_up.empty() ? error_limit(ENOMEM) : ", or raise the limit");
+                     used_up.empty() ? limit_hint(ENOMEM) : ", or raise the limit");
 }
 
 std::string to_text(const FailureReport& failure) {

@@ -112,7 +112,7 @@ struct FailureReport {
 };
 
 /// Returns "out of memory: " followed by the settings to lower in this phase. `used_up` names the
-/// exhausted limit if the kernel killed the process (see MemoryKills).
+/// exhausted limit if the kernel killed the process (see OomKills).
 std::string out_of_memory(Phase phase, const std::string& used_up = "");
 
 /// Returns the report as JSON of at most 64 KiB, which fits into a pipe that is not being read yet.

@@ -249,7 +249,7 @@ AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, doub
 }
 
 void RestartPolicy::name_memory_limit(AttemptResult& result) {
-  const auto used_up = memory_kills_.new_kill();
+  const auto used_up = oom_kills_.new_kill();
   RunFailure& failure = *result.failure;
   if (!used_up || !failure.was_killed) return;
   failure.code = ExitCode::kRunFailed;

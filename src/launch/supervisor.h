@@ -218,7 +218,7 @@ AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, doub
 class RestartPolicy {
  public:
   /// `root` is prepended to the kernel's paths (see base/system.h).
-  explicit RestartPolicy(const std::filesystem::path& root = "/") : memory_kills_(root) {}
+  explicit RestartPolicy(const std::filesystem::path& root = "/") : oom_kills_(root) {}
 
   /// Adds the memory limit to the failure if the kernel killed a rank because of it. New ranks
   /// would reach it again unless other programs had used the memory, so `restart_may_help` is set
@@ -233,7 +233,7 @@ class RestartPolicy {
   std::int64_t furthest_step() const { return furthest_step_; }
 
  private:
-  MemoryKills memory_kills_;
+  OomKills oom_kills_;
   std::optional<std::string> used_up_;  // the memory limit of the latest kill
   std::int64_t furthest_step_ = -1;     // of all attempts
   int futile_attempts_ = 0;

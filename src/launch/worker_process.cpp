@@ -466,7 +466,7 @@ ForkServer::~ForkServer() {
 bool ForkServer::is_alive() const {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-         info.si_pid == 0 && !process_is_ending(pid_);
+         info.si_pid == 0 && !process_is_exiting(pid_);
 }
 
 void ForkServer::ask_for(const RankPlan& plan) const {

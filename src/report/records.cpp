@@ -264,7 +264,7 @@ std::string named_classes(const std::vector<std::int64_t>& labels,
                           const std::function<std::string(std::int64_t label)>& name) {
   std::vector<std::string> names(labels.size());
   std::ranges::transform(labels, names.begin(), name);
-  return first_names(names, /*most=*/10);
+  return first_names(names, /*max_names=*/10);
 }
 
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights) {

@@ -166,7 +166,7 @@ void discard_run_folder(const fs::path& folder, const std::vector<fs::path>& mad
   fs::remove(folder / files::kLock, ignored);
   const fs::path logs = folder / files::kLogs;
   if (std::find(made.begin(), made.end(), logs) != made.end()) fs::remove_all(logs, ignored);
-  remove_made(made);
+  remove_created(made);
 }
 
 void check_run_folder(const settings::RunConfig& config, const std::string& config_name,
@@ -189,7 +189,7 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
     }
     run.lock = take_lock(run.path, launch_id);
   } catch (const Error&) {
-    remove_made(run.made);
+    remove_created(run.made);
     throw;
   }
   return run;

@@ -102,7 +102,7 @@ std::string describe_token(std::string_view text, std::size_t offset) {
   std::string_view found = word_at(text, offset);
   if (found.empty()) {
     std::size_t end = offset + 1;
-    while (end < text.size() && continues_character(text[end])) ++end;
+    while (end < text.size() && is_continuation_byte(text[end])) ++end;
     found = text.substr(offset, end - offset);
   }
   return shorten(found) + std::string(hint_for(found));
@@ -302,7 +302,7 @@ std::string TextLocator::place(std::size_t offset) {
     if (text[offset_] == '\n') {
       ++line_;
       column_ = 1;
-    } else if (!continues_character(text[offset_])) {
+    } else if (!is_continuation_byte(text[offset_])) {
       ++column_;
     }
   }

@@ -111,10 +111,10 @@ TEST_CASE("an unsupported sync is not an error, but a failed sync is") {
   const UniqueFd ends[] = {UniqueFd(pipe[0]), UniqueFd(pipe[1])};
   for (int i = 0; i < 2; ++i) CHECK_NOTHROW(sync_file(ends[0].get(), "a/file", ExitCode::kData));
   for (const int error : {EINVAL, EOPNOTSUPP, ENOTSUP, ENOSYS, EBADF, EACCES, EPERM}) {
-    CHECK(means_no_sync(error));
+    CHECK(is_sync_unsupported(error));
   }
   for (const int error : {EIO, ENOSPC, EDQUOT, EMFILE, ENOENT, EROFS}) {
-    CHECK_FALSE(means_no_sync(error));
+    CHECK_FALSE(is_sync_unsupported(error));
   }
 }
 
@@ -249,13 +249,13 @@ TEST_CASE("only folders that were created are removed, and only if they are empt
     make_folder(folder / name, ExitCode::kConfig, &made);
     CHECK(is_folder(folder / "old/a/b"));
     CHECK(fs::equivalent(made.front(), folder / "old/a"));
-    remove_made(made);
+    remove_created(made);
     CHECK(fs::is_empty(folder / "old"));
   }
   std::vector<fs::path> made;
   make_folder(folder / "a/b", ExitCode::kConfig, &made);
   make_folder(folder / "a/b/c", ExitCode::kConfig);
-  remove_made(made);
+  remove_created(made);
   CHECK(made.size() == 2);
   CHECK(is_folder(folder / "a/b/c"));
 }
@@ -278,7 +278,7 @@ TEST_CASE("a folder cannot be created in place of a file or below it") {
 TEST_CASE("the first number whose name is free is used") {
   const TempFolder temp;
   const fs::path& folder = temp.path();
-  const auto is_free = [](const fs::path& path) { return !is_there(path); };
+  const auto is_free = [](const fs::path& path) { return !path_exists(path); };
   CHECK(first_numbered(folder / "run", is_free) == folder / "run");
   for (const char* name : {"run", "run-2", "run-4"}) fs::create_directory(folder / name);
   CHECK(first_numbered(folder / "run", is_free) == folder / "run-3");
@@ -397,15 +397,15 @@ TEST_CASE("a seal detects every changed byte") {
 
 TEST_CASE("the newest intact checkpoint is used, or the best one if none is intact") {
   const TempFolder folder;
-  CHECK_FALSE(newest_whole_checkpoint(folder.path()));
+  CHECK_FALSE(newest_intact_checkpoint(folder.path()));
   folder.write("step-00000003.safetensors", "damaged, which is long enough for a seal");
   folder.write("step-00000002.safetensors", sealed("b"));
   folder.write("step-00000001.safetensors", sealed("a"));
   folder.write("best.safetensors", sealed("c"));
-  CHECK(newest_whole_checkpoint(folder.path()) == folder.path() / "step-00000002.safetensors");
+  CHECK(newest_intact_checkpoint(folder.path()) == folder.path() / "step-00000002.safetensors");
   folder.write("step-00000002.safetensors", "");
   folder.write("step-00000001.safetensors", "short");
-  CHECK(newest_whole_checkpoint(folder.path()) == folder.path() / "best.safetensors");
+  CHECK(newest_intact_checkpoint(folder.path()) == folder.path() / "best.safetensors");
 }
 
 TEST_CASE("torch.save's legacy format is recognised in every pickle protocol") {

@@ -21,13 +21,13 @@ using namespace testing;
 
 TEST_CASE("commands show paths inside the working directory as relative") {
   const auto here = std::filesystem::current_path();
-  CHECK(path_to_type(here / "runs" / "model.pt") == "runs/model.pt");
-  CHECK(path_to_type("/elsewhere/model.pt") == "/elsewhere/model.pt");
+  CHECK(path_as_typed(here / "runs" / "model.pt") == "runs/model.pt");
+  CHECK(path_as_typed("/elsewhere/model.pt") == "/elsewhere/model.pt");
 }
 
 TEST_CASE("a program outside PATH is shown with its path") {
   const testing::ScopedEnvironment nowhere("PATH", "/nowhere");
-  const std::filesystem::path typed = program_to_type();
+  const std::filesystem::path typed = program_as_typed();
   CHECK(typed.filename() == "mnist-train");  // although the test program has a different name
   CHECK(typed.has_parent_path());
 }

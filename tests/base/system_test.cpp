@@ -63,14 +63,14 @@ TEST_CASE("a task rethrows its exception, and its destructor waits for the work"
 
 TEST_CASE("the process state distinguishes running processes from zombies") {
   CHECK(process_state(::getpid()) == 'R');
-  CHECK_FALSE(process_is_ending(::getpid()));
+  CHECK_FALSE(process_is_exiting(::getpid()));
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(0);
   REQUIRE(pid > 0);
   siginfo_t info{};
   REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);
   CHECK(process_state(pid) == 'Z');
-  CHECK(process_is_ending(pid));
+  CHECK(process_is_exiting(pid));
   ::waitpid(pid, nullptr, 0);
   CHECK_FALSE(process_state(pid));
 }
@@ -212,16 +212,16 @@ TEST_CASE("an out-of-memory kill is reported once, with its limit") {
     const Kernel kernel(version);
     kernel.limit("job", "536870912");
     kernel.limit("job/task", "1073741824");
-    MemoryKills kills(kernel.path());
+    OomKills kills(kernel.path());
     kernel.counts("job/task", 0, version == 1 ? 7 : 0);  // memory was reclaimed without a kill
     CHECK_FALSE(kills.new_kill());
     kernel.counts("job/task", 1, version == 1 ? 7 : 0);
     kernel.counts("job", 1, 2);
-    const auto used_up = kills.new_kill();
-    REQUIRE(used_up);
+    const auto limit = kills.new_kill();
+    REQUIRE(limit);
     const char* file = version == 2 ? "memory.max" : "memory.limit_in_bytes";
     const auto group = kernel.path() / kernel.folder("memory", "job");
-    CHECK(*used_up ==
+    CHECK(*limit ==
           "the 512 MiB that " + std::string(file) + " of cgroup " + group.string() + " allows");
     CHECK_FALSE(kills.new_kill());
     kernel.counts("job/task", 2, 9);
@@ -231,7 +231,7 @@ TEST_CASE("an out-of-memory kill is reported once, with its limit") {
 
 TEST_CASE("an out-of-memory kill without a cgroup limit is due to the machine's memory") {
   const Kernel kernel(2);
-  MemoryKills kills(kernel.path());
+  OomKills kills(kernel.path());
   kernel.write("proc/vmstat", "oom_kill 4\n");
   CHECK_FALSE(kills.new_kill());  // the kill was in another cgroup
   kernel.counts("job/task", 1, 0);
@@ -239,10 +239,10 @@ TEST_CASE("an out-of-memory kill without a cgroup limit is due to the machine's 
 
   const TempFolder bare;  // the root cgroup of version 2 has no counters
   bare.write("proc/meminfo", "MemTotal: 8388608 kB\n");
-  MemoryKills of_machine(bare.path());
-  CHECK_FALSE(of_machine.new_kill());
+  OomKills machine_kills(bare.path());
+  CHECK_FALSE(machine_kills.new_kill());
   bare.write("proc/vmstat", "oom_kill 1\n");
-  CHECK(of_machine.new_kill());
+  CHECK(machine_kills.new_kill());
 }
 
 TEST_CASE("memory sizes are written in binary units") {

@@ -433,8 +433,8 @@ TEST_CASE("recall, precision and F1 are computed from the confusion matrix") {
                                                 4, 6, 0,  //
                                                 0, 0, 0},
                                                3);
-  CHECK(confusion.all() == 20);
-  CHECK(confusion.right() == 14);
+  CHECK(confusion.total() == 20);
+  CHECK(confusion.total_correct() == 14);
   CHECK(confusion.of(1).samples == 10);
   CHECK(confusion.of(0).predicted == 12);
   CHECK(confusion.of(0).recall() == Approx(0.8));

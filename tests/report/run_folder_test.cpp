@@ -262,8 +262,8 @@ TEST_CASE("a run with class_counts is read, and its page shows no pairs of class
   const RunFiles run = read_run(folder.path() / "run");
   CHECK(run.best_by() == settings::BestBy::kLoss);
   CHECK(run.counts.classes() == 2);
-  CHECK(run.counts.all() == 4);
-  CHECK(run.counts.right() == 2);
+  CHECK(run.counts.total() == 4);
+  CHECK(run.counts.total_correct() == 2);
   CHECK(run.counts.of(0).recall() == Approx(2.0 / 3));
   CHECK(run.counts.of(0).precision() == 0.5);
   CHECK(most_confused(run.counts, 5).empty());

@@ -329,7 +329,7 @@ std::string lead(std::span<const RunFiles> runs) {
                                  percent(best), escape_html(ranked[0]->name));
   if (ranked.size() < 2) return text;
   text += fmt::format(" It is {:.2f} points above the next.", 100 * gap);
-  const auto images = static_cast<double>(ranked[0]->counts.all());
+  const auto images = static_cast<double>(ranked[0]->counts.total());
   // Equally good models rarely differ by more than twice the standard error of the difference.
   const double chance = 2 * std::sqrt(2 * best * (1 - best) / images);
   if (images > 0 && gap < chance) {

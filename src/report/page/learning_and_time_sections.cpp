@@ -86,11 +86,11 @@ std::string accuracy_reached(const RunFiles& run) {
 /// Accuracies of a model that predicts the largest class for every image. NaN if unknown.
 struct Baseline {
   explicit Baseline(const ClassCounts& counts) {
-    if (counts.all() == 0) return;
+    if (counts.total() == 0) return;
     const auto largest = std::ranges::max_element(counts.samples);
     label = largest - counts.samples.begin();
     is_shared = std::ranges::count(counts.samples, *largest) > 1;
-    accuracy = fraction_of(*largest, counts.all());
+    accuracy = fraction_of(*largest, counts.total());
     balanced_accuracy = fraction_of(1, counts.classes() - std::ranges::count(counts.samples, 0));
   }
 

@@ -152,7 +152,7 @@ std::string class_table(const RunFiles& run) {
       "Accuracy (recall): the fraction of the class's images that are classified correctly; over "
       "all images, it is {}. Precision: the fraction of predictions of this class that are "
       "correct. F1: their harmonic mean.{}",
-      percent(fraction_of(counts.right(), counts.all())),
+      percent(fraction_of(counts.total_correct(), counts.total())),
       splits.empty() ? "" : " The other columns are numbers of images.");
   const std::string title = listed.size() < counts.samples.size()
                                 ? fmt::format("The worst {} of {} classes by F1, in percent",
@@ -179,8 +179,8 @@ std::string bold_class(const RunFiles& run, std::int64_t label) {
 }
 
 std::string mistakes_verdict(const RunFiles& run) {
-  const auto all = static_cast<double>(run.counts.all());
-  const double wrong = all - static_cast<double>(run.counts.right());
+  const auto all = static_cast<double>(run.counts.total());
+  const double wrong = all - static_cast<double>(run.counts.total_correct());
   if (wrong == 0) return fmt::format("None of the {} test images.", count(all));
   std::string text =
       fmt::format("{} of {} test images ({})", count(wrong), count(all), percent(wrong / all));
@@ -227,7 +227,7 @@ std::string wrong_pictures(const RunFiles& run) {
   }
   const char* css_class = run.class_names.empty() ? "thumbs" : "thumbs wordy";
   std::string text = "<h3 id=\"wrong\">Wrong predictions</h3>\n<p>";
-  if (static_cast<std::int64_t>(stored) < run.counts.all() - run.counts.right()) {
+  if (static_cast<std::int64_t>(stored) < run.counts.total() - run.counts.total_correct()) {
     text +=
         fmt::format("{} of them are stored, the most confident of each kind of mistake. ", stored);
   }
@@ -274,7 +274,7 @@ std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t m
 
 std::string mistakes_section(const RunFiles& run) {
   std::string text;
-  if (run.counts.all() > 0) {
+  if (run.counts.total() > 0) {
     const std::int64_t classes = run.counts.classes();
     const bool has_matrix = !run.counts.confusion.empty() && classes <= kMaxMatrixClasses;
     const bool is_wide = has_matrix && classes >= kWideClasses;

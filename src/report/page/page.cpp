@@ -222,7 +222,7 @@ Prediction mistake_of(const nlohmann::json& json, const std::string& where) {
 
 /// Returns the content of a file, or "" if it does not exist.
 std::string read_if_there(const fs::path& path) {
-  return is_there(path) ? read_file(path, kMaxFile, ExitCode::kData) : "";
+  return path_exists(path) ? read_file(path, kMaxFile, ExitCode::kData) : "";
 }
 
 nlohmann::json parse_file(const fs::path& path, const std::string& text) {
