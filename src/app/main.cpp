@@ -61,9 +61,9 @@ void name_lost_ranks(const std::exception& error, Worker* worker, launch::Failur
   for (const int rank : worker->communicator.silent_ranks(comm::is_timeout(error))) {
     failure.message += fmt::format("; rank {} did not respond", rank);
   }
-  if (const auto used_up = worker->oom_kills.new_kill()) {
+  if (const auto exhausted_limit = worker->oom_kills.new_kill()) {
     failure.message += "; the kernel killed a process of this host: " +
-                       launch::out_of_memory(phase_of(worker), *used_up);
+                       launch::out_of_memory(phase_of(worker), *exhausted_limit);
   }
 }
 
@@ -105,7 +105,7 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
   }
   name_lost_ranks(error, worker, failure);
   const bool is_mistake =
-      !failure.is_victim && launch::is_users_mistake(failure.code, phase_of(worker));
+      !failure.is_victim && launch::is_user_error(failure.code, phase_of(worker));
   std::string block = "mnist-train failed: " + (is_mistake ? "" : process_text(failure, worker)) +
                       as_block(failure.message) + "\n";
   if (worker != nullptr && worker->is_rank0() && worker->job.command == launch::Command::kTrain) {

@@ -193,7 +193,7 @@ report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& t
 std::string config_to_repeat(const Worker& worker) {
   settings::RunConfig config = worker.config;
   const launch::WorkerIdentity& identity = worker.identity;
-  if (identity.launcher != launch::LauncherKind::kOwn && worker.communicator.one_host() &&
+  if (identity.launcher != launch::LauncherKind::kBuiltIn && worker.communicator.one_host() &&
       config.launch.devices.empty()) {
     config.launch.processes_per_node = identity.world_size;
   }

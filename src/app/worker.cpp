@@ -66,7 +66,7 @@ int handed_over_or(const char* name, int fd, int otherwise) {
 launch::WorkerIdentity own_identity() {
   auto identity = launch::identity_from_environment().value_or(launch::WorkerIdentity{});
   if (launch::was_handed_over("status")) {
-    identity.launcher = launch::LauncherKind::kOwn;
+    identity.launcher = launch::LauncherKind::kBuiltIn;
     identity.decided_by = "mnist-train's own launcher";
   }
   return identity;
@@ -147,14 +147,14 @@ std::vector<int> allowed_gpus(const Worker& worker) {
 
 /// Selects a GPU that no other rank uses, if there is one. Ranks may number GPUs differently: with
 /// Slurm's --gpu-bind, for example, each task's GPU 0 is a different one.
-void take_gpu(Worker& worker, const std::vector<int>& allowed, const launch::GpuShares& shares) {
+void take_gpu(Worker& worker, const std::vector<int>& allowed, const launch::GpuAssignment& gpus) {
   launch::Placement& placement = worker.placement;
   if (!placement.cuda) return;
   placement.device_index =
-      allowed.at(shares.taken.at(static_cast<std::size_t>(worker.identity.rank)));
-  if (placement.backend == "nccl" && !shares.one_each()) {
-    placement.backend = launch::backend_of_shared_gpu(worker.config, shares);
-    spdlog::debug("ranks {} and {} share a GPU: connecting over {}", shares.first, shares.second,
+      allowed.at(gpus.indices.at(static_cast<std::size_t>(worker.identity.rank)));
+  if (placement.backend == "nccl" && !gpus.is_exclusive()) {
+    placement.backend = launch::backend_for_shared_gpu(worker.config, gpus);
+    spdlog::debug("ranks {} and {} share a GPU: connecting over {}", gpus.first, gpus.second,
                   placement.backend);
   }
   accelerator::cuda_module().set_device(placement.device_index);
@@ -199,7 +199,7 @@ std::unique_ptr<Worker> join_run(launch::Job job) {
   launch::Placement placement;
   if (!launch::needs_one_cpu(job.command)) {
     launch::Machine machine = launch::this_machine();
-    machine.same_for_all = identity.launcher == launch::LauncherKind::kOwn;
+    machine.same_for_all = identity.launcher == launch::LauncherKind::kBuiltIn;
     placement =
         launch::choose_placement(config, machine, identity.local_rank, identity.local_world_size);
   }
@@ -214,7 +214,7 @@ std::unique_ptr<Worker> join_run(launch::Job job) {
   worker->communicator = connect(*worker);
   worker->communicator.report_to(worker->status());
   if (worker->job.command == launch::Command::kTrain &&
-      identity.launcher != launch::LauncherKind::kOwn) {
+      identity.launcher != launch::LauncherKind::kBuiltIn) {
     worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
     if (!worker->is_rank0()) set_up_log(*worker);  // the folder of its log file is now known
   }

@@ -40,8 +40,8 @@ struct RendezvousOptions {
 /// The result of the rendezvous: the store, and how the ranks share hosts and GPUs.
 struct RendezvousResult {
   c10::intrusive_ptr<c10d::Store> store;
-  bool one_host = true;    // all ranks share 127.0.0.1 and /dev/shm
-  launch::GpuShares gpus;  // which of `RendezvousOptions::gpus` each rank uses
+  bool one_host = true;        // all ranks share 127.0.0.1 and /dev/shm
+  launch::GpuAssignment gpus;  // which of `RendezvousOptions::gpus` each rank uses
 };
 
 /// Connects to the run's key-value store (served by rank 0 or torchrun's agent) and waits until

@@ -296,7 +296,7 @@ void compare_rank_infos(c10d::Store& store, const RendezvousOptions& options, De
              name, info.backend, of_rank_0.backend);
     }
   }
-  result.gpus = launch::share_out_gpus(gpus);
+  result.gpus = launch::assign_gpus(gpus);
 }
 
 /// Joins the other ranks. Rank 0 compares their entries first and, if they do not fit, refuses to
@@ -320,7 +320,7 @@ RendezvousResult join(const c10::intrusive_ptr<c10d::Store>& store,
   }
   store->set(rank == 0 ? kVerdict : key_of(kRead, rank), "");
   // Each rank may now refuse the shared GPUs on its own and exit.
-  if (rank == 0 && !joined.gpus.one_each()) wait_for_readers(*store, world_size, deadline);
+  if (rank == 0 && !joined.gpus.is_exclusive()) wait_for_readers(*store, world_size, deadline);
   return joined;
 }
 
@@ -334,7 +334,7 @@ void publish_refusal(const RendezvousOptions& options, ExitCode code, const std:
 
 RendezvousResult rendezvous(const RendezvousOptions& options) {
   const bool is_alone = options.identity.world_size == 1;
-  if (is_alone) return {nullptr, true, launch::share_out_gpus({options.gpus})};
+  if (is_alone) return {nullptr, true, launch::assign_gpus({options.gpus})};
   const auto tcp_store = connect_to_store(options);
   auto store = c10::make_intrusive<c10d::PrefixStore>(options.identity.store_prefix, tcp_store);
   constexpr double kMargin_s = 2 + kAnswer_s;

@@ -39,7 +39,7 @@ std::string run_command(const fs::path& run_folder, const std::string& program,
          shell_word(output.string());
 }
 
-constexpr int kAutomaticCpuProcesses = 2;
+constexpr int kDefaultCpuProcesses = 2;
 
 [[noreturn]] void refuse_nccl(const std::string& reason, const std::string& remedy) {
   refuse(
@@ -53,18 +53,18 @@ void require_gpu(const settings::RunConfig& config, const Machine& machine) {
   const bool wants_gpu = nccl || config.train.device == settings::DeviceName::kCuda ||
                          std::ranges::any_of(config.launch.devices, is_gpu);
   if (!wants_gpu || machine.gpus > 0) return;
-  const char* asked = nccl ? "backend \"nccl\"" : "device \"cuda\"";
+  const char* requested = nccl ? "backend \"nccl\"" : "device \"cuda\"";
   if (machine.lacks_module) {
     refuse(
         "the config asks for {}, but this build has no {}: run scripts/setup --cuda, which "
         "installs LibTorch's CUDA parts and builds it",
-        asked, kCudaModule);
+        requested, kCudaModule);
   }
   refuse(
       "the config asks for {}, but no GPU is visible (NVIDIA driver missing, or "
       "CUDA_VISIBLE_DEVICES is empty): run it on a machine with one, or set backend to \"gloo\" "
       "and device to \"cpu\"",
-      asked);
+      requested);
 }
 
 bool use_cuda(const settings::RunConfig& config, const Machine& machine) {
@@ -74,14 +74,14 @@ bool use_cuda(const settings::RunConfig& config, const Machine& machine) {
 /// Returns the GPU of a local rank, from `launch.devices` or else its rank; nothing for the CPU.
 std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& machine,
                           int local_rank) {
-  constexpr std::string_view kNumbered = "cuda:";
+  constexpr std::string_view kIndexPrefix = "cuda:";
   const auto& devices = config.launch.devices;
   const std::string device = devices.empty()
                                  ? (use_cuda(config, machine) ? "cuda" : "cpu")
                                  : devices[static_cast<std::size_t>(local_rank) % devices.size()];
   if (device == "cpu") return std::nullopt;
-  if (!device.starts_with(kNumbered)) return local_rank % std::max(1, machine.gpus);
-  const int index = std::stoi(device.substr(kNumbered.size()));
+  if (!device.starts_with(kIndexPrefix)) return local_rank % std::max(1, machine.gpus);
+  const int index = std::stoi(device.substr(kIndexPrefix.size()));
   if (index >= machine.gpus) {
     refuse("launch.devices names \"{}\", but this machine has {}", device,
            counted(machine.gpus, "visible GPU"));
@@ -89,7 +89,7 @@ std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& mach
   return index;
 }
 
-bool one_gpu_each(const settings::RunConfig& config, const Machine& machine, int local_world_size) {
+bool gpu_per_rank(const settings::RunConfig& config, const Machine& machine, int local_world_size) {
   std::set<int> taken;
   for (int rank = 0; rank < local_world_size; ++rank) {
     const auto gpu = gpu_of(config, machine, rank);
@@ -100,13 +100,13 @@ bool one_gpu_each(const settings::RunConfig& config, const Machine& machine, int
 
 std::string choose_backend(const settings::RunConfig& config, const Machine& machine,
                            int local_world_size) {
-  const auto asked = config.train.backend;
-  const bool nccl_can_work = one_gpu_each(config, machine, local_world_size);
-  if (asked == settings::BackendName::kNccl && !nccl_can_work) {
+  const auto requested = config.train.backend;
+  const bool nccl_can_work = gpu_per_rank(config, machine, local_world_size);
+  if (requested == settings::BackendName::kNccl && !nccl_can_work) {
     refuse_nccl(fmt::format("{} processes share {} GPUs", local_world_size, machine.gpus),
                 "lower launch.processes_per_node");
   }
-  return nccl_can_work && asked != settings::BackendName::kGloo ? "nccl" : "gloo";
+  return nccl_can_work && requested != settings::BackendName::kGloo ? "nccl" : "gloo";
 }
 
 /// Returns the number of threads that OMP_NUM_THREADS sets, such as "4" or "4,2" (nesting levels),
@@ -126,7 +126,7 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
     return static_cast<int>(*config.launch.threads_per_process);
   }
   if (config.train.deterministic) return 1;
-  if (const auto asked = openmp_threads()) return *asked;
+  if (const auto requested = openmp_threads()) return *requested;
   return std::max(1, machine.cores / local_world_size);
 }
 
@@ -136,12 +136,12 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
 /// layers, is limited by memory bandwidth: each process would read and write all of them.
 std::string reason_for_threads(const settings::RunConfig& config, const Machine& machine) {
   const settings::LaunchOptions& options = config.launch;
-  const bool counts_processes =
+  const bool sets_processes =
       options.processes_per_node || !options.devices.empty() ||
       !config.data.train_per_process.empty() || config.train.batch_size_per_process ||
       settings::mixing_scope(config.data.augment) == settings::MixupScope::kGlobal;
   // Not measured with more than two cores.
-  if (counts_processes || use_cuda(config, machine) || machine.cores != kAutomaticCpuProcesses ||
+  if (sets_processes || use_cuda(config, machine) || machine.cores != kDefaultCpuProcesses ||
       choose_threads(config, machine, 1) != machine.cores || !config.model.has_layers()) {
     return "";
   }
@@ -287,7 +287,7 @@ int choose_process_count(const settings::RunConfig& config, const Machine& machi
   }
   if (!reason_for_threads(config, machine).empty()) return 1;
   const int automatic =
-      use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kAutomaticCpuProcesses);
+      use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kDefaultCpuProcesses);
   return static_cast<int>(
       std::min<std::int64_t>(automatic, config.train.shards.value_or(automatic)));
 }
@@ -313,30 +313,30 @@ Placement choose_placement(const settings::RunConfig& config, const Machine& mac
           .threads = choose_threads(config, machine, local_world_size)};
 }
 
-GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed) {
-  GpuShares shares;
+GpuAssignment assign_gpus(const std::vector<std::vector<std::string>>& allowed) {
+  GpuAssignment assignment;
   std::map<std::string, std::vector<int>> users;
   for (int rank = 0; const std::vector<std::string>& names : allowed) {
-    const auto least = std::ranges::min_element(
+    const auto least_used = std::ranges::min_element(
         names, {}, [&](const std::string& name) { return users[name].size(); });
-    shares.taken.push_back(static_cast<std::size_t>(least - names.begin()));
-    if (least != names.end()) {
-      std::vector<int>& others = users[*least];
-      if (!others.empty() && shares.one_each()) {
-        shares.first = others.front();
-        shares.second = rank;
+    assignment.indices.push_back(static_cast<std::size_t>(least_used - names.begin()));
+    if (least_used != names.end()) {
+      std::vector<int>& others = users[*least_used];
+      if (!others.empty() && assignment.is_exclusive()) {
+        assignment.first = others.front();
+        assignment.second = rank;
       }
       others.push_back(rank);
     }
     ++rank;
   }
-  return shares;
+  return assignment;
 }
 
-std::string backend_of_shared_gpu(const settings::RunConfig& config, const GpuShares& shares) {
+std::string backend_for_shared_gpu(const settings::RunConfig& config, const GpuAssignment& gpus) {
   if (config.train.backend != settings::BackendName::kNccl) return "gloo";
   refuse_nccl(fmt::format("ranks {} and {} share one (NCCL treats slices of a GPU as one)",
-                          shares.first, shares.second),
+                          gpus.first, gpus.second),
               "let the launcher give each rank its own GPU (CUDA_VISIBLE_DEVICES)");
 }
 

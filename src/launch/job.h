@@ -107,7 +107,7 @@ Job read_job(int fd);
 
 // The identity of a rank.
 
-enum class LauncherKind { kOwn, kTorchrun, kSlurm, kOpenMpi, kMpich };
+enum class LauncherKind { kBuiltIn, kTorchrun, kSlurm, kOpenMpi, kMpich };
 
 /// Returns "mnist-train", "torchrun", "slurm", "open-mpi" or "mpich" (also for Intel MPI).
 const char* name_of(LauncherKind kind);
@@ -115,7 +115,7 @@ const char* name_of(LauncherKind kind);
 /// This process's rank in the run, and the address of the store, which rank 0 serves unless
 /// torchrun's agent does.
 struct WorkerIdentity {
-  LauncherKind launcher = LauncherKind::kOwn;
+  LauncherKind launcher = LauncherKind::kBuiltIn;
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
@@ -130,9 +130,9 @@ struct WorkerIdentity {
 };
 
 /// Reads the identity from torchrun's variables (our own launcher sets the same ones for its
-/// ranks), otherwise from those of Slurm, Open MPI, MPICH or Intel MPI. Returns nothing if this
-/// process was started by hand or in a Slurm shell or batch script. Throws Error(kConfig) if the
-/// variables are incomplete or contradict each other.
+/// ranks) or, failing that, from those of Slurm, Open MPI, MPICH or Intel MPI. Returns nothing if
+/// this process was started by hand or in a Slurm shell or batch script. Throws Error(kConfig) if
+/// the variables are incomplete or contradict each other.
 std::optional<WorkerIdentity> identity_from_environment();
 
 /// Returns how many times Slurm has requeued this job; 0 outside of Slurm.
@@ -143,7 +143,7 @@ std::string first_host(const std::string& list);
 
 /// Returns the number of tasks on a node from a list in Slurm's notation, in which "2(x3),1" means
 /// 2, 2, 2, 1; 0 past the end of the list.
-int count_of_node(const std::string& list, int node);
+int tasks_on_node(const std::string& list, int node);
 
 // The placement of a rank.
 
@@ -194,26 +194,26 @@ std::string placement_note(const settings::RunConfig& config, const Machine& mac
 /// are assigned to GPUs round-robin and use Gloo, because NCCL refuses two ranks on one GPU.
 /// Devices and backends that the config sets are used, or refused with Error(kConfig), but never
 /// replaced. If ranks see different GPUs, the indices do not show which are shared: "nccl" is then
-/// valid only if `share_out_gpus` assigns each rank its own GPU.
+/// valid only if `assign_gpus` assigns each rank its own GPU.
 Placement choose_placement(const settings::RunConfig& config, const Machine& machine,
                            int local_rank, int local_world_size);
 
 /// The GPU of each rank.
-struct GpuShares {
-  std::vector<std::size_t> taken;  // by rank: an index into the rank's list
-  int first = -1;                  // the first two ranks that share a GPU, if any
+struct GpuAssignment {
+  std::vector<std::size_t> indices;  // by rank: an index into the rank's list
+  int first = -1;                    // the first two ranks that share a GPU, if any
   int second = -1;
 
-  bool one_each() const { return first < 0; }
+  bool is_exclusive() const { return first < 0; }
 };
 
 /// Assigns each rank the GPU that is used by the fewest earlier ranks, the first one in a tie.
 /// `allowed`: per rank, globally unique names of the GPUs that it may use; an empty list means the
 /// CPU.
-GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed);
+GpuAssignment assign_gpus(const std::vector<std::vector<std::string>>& allowed);
 
 /// Returns the backend if two ranks share a GPU. Throws Error(kConfig) naming both ranks if the
 /// config requests NCCL.
-std::string backend_of_shared_gpu(const settings::RunConfig& config, const GpuShares& shares);
+std::string backend_for_shared_gpu(const settings::RunConfig& config, const GpuAssignment& gpus);
 
 }  // namespace mnist_train::launch

@@ -44,7 +44,7 @@ bool is_victim(const RankEnd& end) { return end.exit.failure && end.exit.failure
 
 bool blames_user(const RankEnd& end, const StatusBoard& board) {
   return end.exit.failure && !is_victim(end) &&
-         is_users_mistake(end.exit.failure->code, board.of(end.rank).phase);
+         is_user_error(end.exit.failure->code, board.of(end.rank).phase);
 }
 
 std::string describe_end(const RankEnd& end, const StatusBoard& board) {
@@ -53,7 +53,7 @@ std::string describe_end(const RankEnd& end, const StatusBoard& board) {
   if (end.pid <= 0) {
     return fmt::format(
         "rank {} could not be started: {}", end.rank,
-        reported ? reported->message : "its fork server has ended" + limit_hint(ENOMEM));
+        reported ? reported->message : "its fork server has exited" + limit_hint(ENOMEM));
   }
   const std::string rank = fmt::format("rank {} (pid {})", end.rank, end.pid);
   const std::string place = describe(board.of(end.rank));
@@ -150,7 +150,7 @@ std::string describe(const RankStatus& status) {
   return enum_name(kPhaseNames, phase, "an unknown phase");
 }
 
-WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status), own_(wait) {
+WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status), wait_(wait) {
   if (status_ == nullptr) return;
   status_->waits.fetch_add(1, std::memory_order_relaxed);
   begin_s_ = monotonic_seconds();
@@ -161,12 +161,12 @@ WaitScope::~WaitScope() {
   if (status_ == nullptr) return;
   status_->waits.fetch_add(1, std::memory_order_relaxed);
   status_->wait.store(before_, std::memory_order_relaxed);
-  const bool for_others = own_ != Wait::kDevice && before_ == Wait::kNothing;
-  if (!for_others || status_->phase != Phase::kTraining) return;
+  const bool waits_for_peers = wait_ != Wait::kDevice && before_ == Wait::kNothing;
+  if (!waits_for_peers || status_->phase != Phase::kTraining) return;
   status_->waited_s.fetch_add(monotonic_seconds() - begin_s_, std::memory_order_relaxed);
 }
 
-std::string out_of_memory(Phase phase, const std::string& used_up) {
+std::string out_of_memory(Phase phase, const std::string& exhausted_limit) {
   const char* lower = "lower ";
   if (phase == Phase::kTraining) lower = "lower batch_size or ";
   if (phase == Phase::kEvaluation) lower = "lower test_batch_size or ";
@@ -174,8 +174,8 @@ std::string out_of_memory(Phase phase, const std::string& used_up) {
     lower = "set data.decode to \"stream\", or lower data.size, data.limit_train or ";
   }
   return fmt::format("out of memory: {}{}the number of processes{}",
-                     used_up.empty() ? "" : "processes used up " + used_up + "; ", lower,
-                     used_up.empty() ? limit_hint(ENOMEM) : ", or raise the limit");
+                     exhausted_limit.empty() ? "" : "processes used up " + exhausted_limit + "; ",
+                     lower, exhausted_limit.empty() ? limit_hint(ENOMEM) : ", or raise the limit");
 }
 
 std::string to_text(const FailureReport& failure) {
@@ -183,8 +183,8 @@ std::string to_text(const FailureReport& failure) {
   constexpr std::size_t kPipeBytes = 65536;
   FailureReport printable = failure;
   std::string text;
-  for (std::size_t most = kPipeBytes; text.empty() || text.size() > kPipeBytes; most /= 2) {
-    printable.message = shortened(escape_control_bytes(failure.message), most);
+  for (std::size_t limit = kPipeBytes; text.empty() || text.size() > kPipeBytes; limit /= 2) {
+    printable.message = shortened(escape_control_bytes(failure.message), limit);
     text = json_text(nlohmann::json(printable));
   }
   return text;
@@ -205,7 +205,7 @@ std::optional<FailureReport> failure_from_text(const std::string& text) try {
 
 FailureReport report_for(const std::exception& error, Phase phase) {
   FailureReport failure{ExitCode::kRunFailed, error.what(), host_name(), false};
-  if (const auto* own = dynamic_cast<const Error*>(&error)) failure.code = own->code();
+  if (const auto* our_error = dynamic_cast<const Error*>(&error)) failure.code = our_error->code();
   failure.is_victim = dynamic_cast<const PeerError*>(&error) != nullptr;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
     failure.message = out_of_memory(phase);
@@ -213,7 +213,7 @@ FailureReport report_for(const std::exception& error, Phase phase) {
   return failure;
 }
 
-bool is_users_mistake(ExitCode code, Phase phase) {
+bool is_user_error(ExitCode code, Phase phase) {
   if (code == ExitCode::kConfig || code == ExitCode::kData) return true;
   const bool writes_checkpoints = phase == Phase::kTraining || phase == Phase::kSaving;
   return code == ExitCode::kCheckpoint && !writes_checkpoints;
@@ -238,8 +238,8 @@ StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoar
   const auto order = [&board](const StalledRank& stalled) {
     const RankStatus& status = board.of(stalled.rank);
     const Wait wait = status.wait;
-    const int for_others = wait == Wait::kNothing ? 0 : wait == Wait::kDevice ? 1 : 2;
-    return std::make_tuple(!stalled.stopped, for_others, status.step.load(), -stalled.seconds);
+    const int wait_order = wait == Wait::kNothing ? 0 : wait == Wait::kDevice ? 1 : 2;
+    return std::make_tuple(!stalled.stopped, wait_order, status.step.load(), -stalled.seconds);
   };
   return *std::ranges::min_element(ranks, {}, order);
 }

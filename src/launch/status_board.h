@@ -96,7 +96,7 @@ class WaitScope {
 
  private:
   RankStatus* status_;
-  Wait own_;
+  Wait wait_;
   Wait before_ = Wait::kNothing;
   double begin_s_ = 0;
 };
@@ -111,9 +111,9 @@ struct FailureReport {
   bool is_victim = false;  // failed only because another rank did
 };
 
-/// Returns "out of memory: " followed by the settings to lower in this phase. `used_up` names the
-/// exhausted limit if the kernel killed the process (see OomKills).
-std::string out_of_memory(Phase phase, const std::string& used_up = "");
+/// Returns "out of memory: " followed by the settings to lower in this phase. `exhausted_limit`:
+/// the memory limit if the kernel killed the process (see OomKills).
+std::string out_of_memory(Phase phase, const std::string& exhausted_limit = "");
 
 /// Returns the report as JSON of at most 64 KiB, which fits into a pipe that is not being read yet.
 /// Long messages are truncated.
@@ -127,7 +127,7 @@ FailureReport report_for(const std::exception& error, Phase phase = Phase::kStar
 
 /// Returns whether the user must fix the cause, in the config, the data or a weight file. The
 /// message of such an error is complete: it does not matter which process detected it first.
-bool is_users_mistake(ExitCode code, Phase phase);
+bool is_user_error(ExitCode code, Phase phase);
 
 /// Reports to torchrun, and to programs that follow its convention, why this process ends: writes
 /// the file that TORCHELASTIC_ERROR_FILE names, in torchrun's format. A no-op if the variable is
@@ -176,9 +176,9 @@ struct RunFailure {
   bool restart_may_help = false;     // a process was lost or hung; mistakes would recur
 };
 
-/// Finds the cause among the ranks' ends, which are in chronological order: the stalled rank, else
-/// the first that failed on its own (was killed, crashed, exited early or reported its own error),
-/// otherwise the first victim. At least one rank must have failed.
+/// Finds the cause among the ranks' ends, which are in chronological order: the stalled rank
+/// or, failing that, the first that failed on its own (was killed, crashed, exited early or
+/// reported its own error), or else the first victim. At least one rank must have failed.
 RunFailure summarize_failure(const std::vector<RankEnd>& ends,
                              const std::optional<StalledRank>& stalled, const StatusBoard& board);
 

@@ -12,7 +12,7 @@ namespace mnist_train::launch {
 namespace {
 
 constexpr double kGraceAfterFailure_s = 1.0;
-constexpr int kPollInterval_ms = static_cast<int>(1000 * StallMeter::kLookEvery_s);
+constexpr int kPollInterval_ms = static_cast<int>(1000 * StallMeter::kSampleInterval_s);
 
 sigset_t supervised_signals() {
   sigset_t signals = stop_signal_set();
@@ -132,7 +132,7 @@ class Attempt {
       if (!worker.running()) continue;
       StallMeter& meter = meters_[static_cast<std::size_t>(worker.rank())];
       ranks.push_back(
-          {worker.rank(), meter.look(board_.of(worker.rank()), monotonic_seconds()), false, 0});
+          {worker.rank(), meter.sample(board_.of(worker.rank()), monotonic_seconds()), false, 0});
       longest_s = std::max(longest_s, ranks.back().seconds);
     }
     if (ranks.empty() || longest_s < hang_timeout_s_) return;
@@ -205,9 +205,9 @@ void watch(const std::stop_token& stop, const RankStatus& status, double limit_s
   std::condition_variable_any ended;
   std::unique_lock lock(mutex);
   StallMeter meter(limit_s);
-  while (!ended.wait_for(lock, stop, std::chrono::duration<double>(StallMeter::kLookEvery_s),
+  while (!ended.wait_for(lock, stop, std::chrono::duration<double>(StallMeter::kSampleInterval_s),
                          [&stop] { return stop.stop_requested(); })) {
-    const double stalled_s = meter.look(status, monotonic_seconds());
+    const double stalled_s = meter.sample(status, monotonic_seconds());
     const Phase phase = status.phase;
     const bool waits = status.wait != Wait::kNothing;
     const bool steps = phase == Phase::kTraining || phase == Phase::kEvaluation;
@@ -249,14 +249,14 @@ AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, doub
 }
 
 void RestartPolicy::name_memory_limit(AttemptResult& result) {
-  const auto used_up = oom_kills_.new_kill();
+  const auto exhausted_limit = oom_kills_.new_kill();
   RunFailure& failure = *result.failure;
-  if (!used_up || !failure.was_killed) return;
+  if (!exhausted_limit || !failure.was_killed) return;
   failure.code = ExitCode::kRunFailed;
-  failure.cause += ": " + out_of_memory(failure.phase, *used_up);
+  failure.cause += ": " + out_of_memory(failure.phase, *exhausted_limit);
   const bool completed_a_step = result.furthest_step > std::max<std::int64_t>(furthest_step_, 1);
-  failure.restart_may_help = completed_a_step && used_up_ != used_up;
-  used_up_ = used_up;
+  failure.restart_may_help = completed_a_step && exhausted_limit_ != exhausted_limit;
+  exhausted_limit_ = exhausted_limit;
 }
 
 bool RestartPolicy::is_futile(const AttemptResult& result) {
@@ -267,13 +267,13 @@ bool RestartPolicy::is_futile(const AttemptResult& result) {
   return futile_attempts_ >= kMaxFutileAttempts;
 }
 
-double StallMeter::look(const RankStatus& status, double now_s) {
-  const double since_s = now_s - looked_at_s_;
-  looked_at_s_ = now_s;
+double StallMeter::sample(const RankStatus& status, double now_s) {
+  const double elapsed_s = now_s - sampled_at_s_;
+  sampled_at_s_ = now_s;
   const Progress progress{status.updated_s.load(), status.waits.load()};
-  const bool has_news = progress != seen_ || since_s > long_sleep_s_;
+  const bool has_progress = progress != seen_ || elapsed_s > long_sleep_s_;
   seen_ = progress;
-  stalled_s_ = has_news ? 0 : stalled_s_ + std::min(since_s, 2 * kLookEvery_s);
+  stalled_s_ = has_progress ? 0 : stalled_s_ + std::min(elapsed_s, 2 * kSampleInterval_s);
   return stalled_s_;
 }
 
@@ -294,14 +294,15 @@ std::optional<std::string> StragglerWatch::check(const StatusBoard& board, doubl
   const std::size_t count = ranks_.size();
   if (count < 2 || now_s - checked_s_ < kWindow_s) return std::nullopt;
   std::vector<RankProgress> now = ranks_;
-  std::vector<std::pair<double, std::size_t>> step_s;  // own time per step, and the rank
+  std::vector<std::pair<double, std::size_t>> step_s;  // busy time per step, and the rank
   for (std::size_t rank = 0; rank < count; ++rank) {
     const RankStatus& status = board.of(static_cast<int>(rank));
     now[rank].step = status.step.load();
-    now[rank].own_s = status.stepped_s.load() - status.waited_s.load();
+    now[rank].busy_s = status.stepped_s.load() - status.waited_s.load();
     const std::int64_t steps = now[rank].step - ranks_[rank].step;
     if (steps < kMinSteps) return std::nullopt;
-    step_s.emplace_back((now[rank].own_s - ranks_[rank].own_s) / static_cast<double>(steps), rank);
+    step_s.emplace_back((now[rank].busy_s - ranks_[rank].busy_s) / static_cast<double>(steps),
+                        rank);
   }
   checked_s_ = now_s;
   ranks_ = std::move(now);

@@ -80,10 +80,10 @@ class WorkerProcess {
   int rank() const { return rank_; }
   /// Returns the process ID, 0 before the rank has begun.
   pid_t pid() const { return pid_; }
-  bool has_begun() const { return pid_ != kAskedFor; }
+  bool has_begun() const { return pid_ != kRequested; }
   /// Returns the descriptor that polls as readable when the rank begins or fails to begin.
   int begun_fd() const { return failure_pipe_.get(); }
-  bool running() const { return pid_ != kNobody && !exit_.has_value(); }
+  bool running() const { return pid_ != kNoProcess && !exit_.has_value(); }
   const std::optional<WorkerExit>& exit() const { return exit_; }
 
   /// Returns whether the process is stopped, by a signal or a debugger.
@@ -95,14 +95,14 @@ class WorkerProcess {
   void reap();
 
  private:
-  static constexpr pid_t kNobody = -1;
-  static constexpr pid_t kAskedFor = 0;
+  static constexpr pid_t kNoProcess = -1;
+  static constexpr pid_t kRequested = 0;
 
   WorkerProcess() = default;
-  void learn_pid();
+  void read_pid();
 
   int rank_ = 0;
-  pid_t pid_ = kAskedFor;
+  pid_t pid_ = kRequested;
   int signal_ = 0;  // to send when the rank has begun
   UniqueFd failure_pipe_;
   std::optional<WorkerExit> exit_;
@@ -130,7 +130,7 @@ class ForkServer {
   /// Requests a rank, which writes its process ID to the pipe of its failure report when it begins.
   /// If the server cannot fork, it writes the negated errno instead; if the server has ended, the
   /// pipe is closed. Throws Error(kRunFailed).
-  void ask_for(const RankPlan& plan) const;
+  void request_rank(const RankPlan& plan) const;
 
  private:
   pid_t pid_ = -1;
@@ -234,8 +234,8 @@ class RestartPolicy {
 
  private:
   OomKills oom_kills_;
-  std::optional<std::string> used_up_;  // the memory limit of the latest kill
-  std::int64_t furthest_step_ = -1;     // of all attempts
+  std::optional<std::string> exhausted_limit_;  // the memory limit of the latest kill
+  std::int64_t furthest_step_ = -1;             // of all attempts
   int futile_attempts_ = 0;
 };
 
@@ -245,20 +245,20 @@ class RestartPolicy {
 /// sleep.
 class StallMeter {
  public:
-  static constexpr double kLookEvery_s = 0.2;
+  static constexpr double kSampleInterval_s = 0.2;
 
   /// `limit_s` is the length of a stall at which the observer acts.
   explicit StallMeter(double limit_s) : long_sleep_s_(std::max(1.0, limit_s / 4)) {}
 
-  /// Returns the seconds without progress. Must be called about every `kLookEvery_s`.
-  double look(const RankStatus& status, double now_s);
+  /// Returns the seconds without progress. Must be called about every `kSampleInterval_s`.
+  double sample(const RankStatus& status, double now_s);
 
  private:
   using Progress = std::pair<double, std::int64_t>;  // time of the last update, number of waits
 
   double long_sleep_s_;
   Progress seen_;
-  double looked_at_s_ = 0;
+  double sampled_at_s_ = 0;
   double stalled_s_ = 0;
 };
 
@@ -293,7 +293,7 @@ class StragglerWatch {
  private:
   struct RankProgress {
     std::int64_t step = 0;
-    double own_s = 0;  // total time of training steps, without waits
+    double busy_s = 0;  // total time of training steps, without waits
     bool warned = false;
   };
 

@@ -27,21 +27,21 @@ constexpr const char* kAnyLauncher = "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR 
 
 std::optional<std::string> variable(const char* name) { return environment_variable(name); }
 
-/// Returns the variable's value, or `otherwise`, if given, when the variable is not set.
-int integer_variable(const char* name, int least, int most, std::optional<int> otherwise = {}) {
-  if (otherwise && !variable(name)) return *otherwise;
+/// Returns the variable's value, or `fallback`, if given, when the variable is not set.
+int integer_variable(const char* name, int min, int max, std::optional<int> fallback = {}) {
+  if (fallback && !variable(name)) return *fallback;
   const std::string text = variable(name).value_or("");
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    refuse("environment variable {}: expected an integer from {} to {}, found \"{}\"", name, least,
-           most, text);
+  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
+    refuse("environment variable {}: expected an integer from {} to {}, found \"{}\"", name, min,
+           max, text);
   }
   return value;
 }
 
 /// Returns the variables that are set or, if `are_set` is false, not set.
-std::vector<const char*> variables_that(bool are_set, Names names) {
+std::vector<const char*> select_variables(bool are_set, Names names) {
   std::vector<const char*> found;
   std::ranges::copy_if(names, std::back_inserter(found),
                        [&](const char* name) { return variable(name).has_value() == are_set; });
@@ -50,12 +50,12 @@ std::vector<const char*> variables_that(bool are_set, Names names) {
 
 /// Throws if only some of the variables are set. `launcher` names one that sets all of them.
 void require_all(Names names, const std::string& launcher) {
-  const auto missing = variables_that(false, names);
+  const auto missing = select_variables(false, names);
   if (missing.empty()) return;
   refuse(
       "environment variables {} are set but {} are not: unset them to let mnist-train start its "
       "own processes, or start it with {}",
-      fmt::join(variables_that(true, names), ", "), fmt::join(missing, ", "), launcher);
+      fmt::join(select_variables(true, names), ", "), fmt::join(missing, ", "), launcher);
 }
 
 /// The variables through which a launcher tells a process its rank.
@@ -67,8 +67,8 @@ struct RankVariables {
   const char* local_rank;
   const char* local_size;
 
-  std::vector<const char*> that_are_set() const {
-    return variables_that(true, {rank, size, local_rank, local_size});
+  std::vector<const char*> present_names() const {
+    return select_variables(true, {rank, size, local_rank, local_size});
   }
 };
 
@@ -95,7 +95,7 @@ int local_size(const RankVariables& names, int rank, int size) {
 }
 
 /// Reads this process's rank from a launcher's variables, without rank 0's address.
-WorkerIdentity rank_by(const RankVariables& names) {
+WorkerIdentity identity_from(const RankVariables& names) {
   WorkerIdentity identity;
   identity.launcher = names.kind;
   identity.world_size = integer_variable(names.size, 1, kMaxTasks);
@@ -104,7 +104,7 @@ WorkerIdentity rank_by(const RankVariables& names) {
   const bool is_alone_here = identity.local_world_size == 1;
   identity.local_rank = integer_variable(names.local_rank, 0, identity.local_world_size - 1,
                                          is_alone_here ? std::optional(0) : std::nullopt);
-  identity.decided_by = fmt::format("{}", fmt::join(names.that_are_set(), ", "));
+  identity.decided_by = fmt::format("{}", fmt::join(names.present_names(), ", "));
   return identity;
 }
 
@@ -149,13 +149,13 @@ const RankVariables& variables_of(LauncherKind mpi) {
 
 // Open MPI and MPICH.
 
-/// Reads this process's rank from the variables of Open MPI, otherwise from those of MPICH.
+/// Reads this process's rank from the variables of Open MPI or, failing that, of MPICH.
 std::optional<WorkerIdentity> mpi_rank() {
   std::optional<WorkerIdentity> open_mpi;
   std::optional<WorkerIdentity> mpich;
-  if (variable(kOpenMpi.rank)) open_mpi = rank_by(kOpenMpi);
+  if (variable(kOpenMpi.rank)) open_mpi = identity_from(kOpenMpi);
   if (variable(kMpich.rank) && variable(kMpich.size) && variable(kMpich.local_rank)) {
-    mpich = rank_by(kMpich);
+    mpich = identity_from(kMpich);
   }
   if (open_mpi && mpich && !ranks_agree(*open_mpi, *mpich)) {
     refuse_contradiction(*open_mpi, *mpich);
@@ -165,8 +165,8 @@ std::optional<WorkerIdentity> mpi_rank() {
 
 /// Throws if MPICH's variables are incomplete. Ignores a single variable, and the PMI variables of
 /// a single process, such as a shell in Slurm.
-void check_half_of_mpich() {
-  if (kMpich.that_are_set().size() < 2 || variable(kMpich.size) == "1") return;
+void check_partial_mpich() {
+  if (kMpich.present_names().size() < 2 || variable(kMpich.size) == "1") return;
   require_all({kMpich.rank, kMpich.size, kMpich.local_rank},
               std::string("MPICH's mpiexec, or any launcher that sets ") + kAnyLauncher);
 }
@@ -185,12 +185,12 @@ bool was_started_with(pid_t pid, const std::vector<std::string>& variables) {
 /// Returns the process that started all ranks on this host, mpirun or its daemon: the nearest
 /// ancestor outside this rank. A script that starts this process is part of the rank.
 pid_t launcher_of(const RankVariables& mpi) {
-  std::vector<std::string> own;
-  for (const char* name : mpi.that_are_set()) {
-    own.push_back(std::string(name) + "=" + *variable(name));
+  std::vector<std::string> our_variables;
+  for (const char* name : mpi.present_names()) {
+    our_variables.push_back(std::string(name) + "=" + *variable(name));
   }
   pid_t pid = ::getppid();
-  while (pid > 1 && was_started_with(pid, own)) {
+  while (pid > 1 && was_started_with(pid, our_variables)) {
     const auto parent = number_in(value_of("/proc/" + std::to_string(pid) + "/status", "PPid"));
     if (!parent) break;
     pid = static_cast<pid_t>(*parent);
@@ -230,7 +230,7 @@ WorkerIdentity with_master(WorkerIdentity identity) {
 
 // Slurm.
 
-std::string required_by_slurm(const char* name, const char* purpose) {
+std::string slurm_variable(const char* name, const char* purpose) {
   if (auto value = variable(name); value && !value->empty()) return *value;
   refuse(
       "Slurm's variable {} is not set, but is needed to find {}: start the tasks with srun, or set "
@@ -241,7 +241,7 @@ std::string required_by_slurm(const char* name, const char* purpose) {
 int tasks_on_this_node(int local_rank, int world_size) {
   const int node = integer_variable("SLURM_NODEID", 0, kMaxTasks, 0);
   const std::string tasks = variable("SLURM_STEP_TASKS_PER_NODE").value_or("");
-  if (const int count = count_of_node(tasks, node); count > local_rank) return count;
+  if (const int count = tasks_on_node(tasks, node); count > local_rank) return count;
   const std::string list = variable("SLURM_STEP_NODELIST").value_or("");
   const bool one_node = integer_variable("SLURM_STEP_NUM_NODES", 1, kMaxTasks, 1) == 1 &&
                         integer_variable("SLURM_NNODES", 1, kMaxTasks, 1) == 1 &&
@@ -292,10 +292,10 @@ WorkerIdentity slurm_identity() {
   identity.restart_count = slurm_restart_count();
   identity.decided_by = fmt::format("SLURM_PROCID, {}, SLURM_LOCALID", tasks);
   if (!has_address() && identity.local_world_size != identity.world_size) {
-    identity.master_address = first_host(required_by_slurm("SLURM_STEP_NODELIST", "rank 0's host"));
+    identity.master_address = first_host(slurm_variable("SLURM_STEP_NODELIST", "rank 0's host"));
     identity.decided_by += ", SLURM_STEP_NODELIST";
   }
-  if (!variable("MASTER_PORT")) (void)required_by_slurm("SLURM_JOB_ID", "rank 0's port");
+  if (!variable("MASTER_PORT")) (void)slurm_variable("SLURM_JOB_ID", "rank 0's port");
   const std::string job =
       variable("SLURM_JOB_ID").value_or("") + "." + variable("SLURM_STEP_ID").value_or("");
   choose_master("slurm " + job, "SLURM_JOB_ID, SLURM_STEP_ID", identity);
@@ -313,13 +313,13 @@ std::optional<WorkerIdentity> cluster_identity() {
   if (mpi && !has_step) return with_master(*mpi);
   if (start != SlurmStart::kTask) {
     if (start == SlurmStart::kBatchScript) check_batch_script();
-    check_half_of_mpich();
+    check_partial_mpich();
     return std::nullopt;
   }
   WorkerIdentity slurm = slurm_identity();
   if (!mpi || ranks_agree(slurm, *mpi)) return slurm;
-  const bool is_of_daemon = slurm.local_world_size == 1 && slurm.world_size <= mpi->world_size;
-  if (!is_of_daemon) refuse_contradiction(slurm, *mpi);
+  const bool describes_daemon = slurm.local_world_size == 1 && slurm.world_size <= mpi->world_size;
+  if (!describes_daemon) refuse_contradiction(slurm, *mpi);
   return with_master(*mpi);
 }
 
@@ -327,7 +327,7 @@ std::optional<WorkerIdentity> cluster_identity() {
 
 WorkerIdentity torchrun_identity() {
   require_all({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}, "torchrun --no-python");
-  WorkerIdentity identity = rank_by(kTorchrun);
+  WorkerIdentity identity = identity_from(kTorchrun);
   identity.master_address = *variable("MASTER_ADDR");
   identity.master_port = integer_variable("MASTER_PORT", 1, 65535);
   identity.store_served_by_agent = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
@@ -341,8 +341,8 @@ WorkerIdentity torchrun_identity() {
   }
   identity.store_prefix = fmt::format("mnist-train/{}/{}/", run_id, identity.restart_count);
   const auto read =
-      variables_that(true, {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
-                            "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
+      select_variables(true, {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+                              "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
   identity.decided_by += fmt::format(", {}", fmt::join(read, ", "));
   return identity;
 }
@@ -363,7 +363,7 @@ std::string first_host(const std::string& list) {
   return name;
 }
 
-int count_of_node(const std::string& list, int node) {
+int tasks_on_node(const std::string& list, int node) {
   std::istringstream items(list);
   for (std::string item; std::getline(items, item, ',');) {
     const std::size_t times = item.find("(x");

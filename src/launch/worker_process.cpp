@@ -261,20 +261,20 @@ void become_rank(const RankPlan& plan, char* title) {
 
 /// Reports to the launcher why the rank cannot be started.
 void refuse_rank(const RankPlan& plan, int error) {
-  const pid_t told = -error;
+  const pid_t reply = -error;
   for (const auto& [fd, target] : plan.descriptors) {
-    if (target == kFailureFd) (void)write_all(fd.get(), &told, sizeof told);
+    if (target == kFailureFd) (void)write_all(fd.get(), &reply, sizeof reply);
   }
 }
 
 /// Returns true in the rank and false in the server.
 bool fork_rank(const RankPlan& plan, char* title) {
-  const pid_t between = ::fork();
-  if (between > 0) {
-    ::waitpid(between, nullptr, 0);
+  const pid_t intermediate = ::fork();
+  if (intermediate > 0) {
+    ::waitpid(intermediate, nullptr, 0);
     return false;
   }
-  if (between < 0) {
+  if (intermediate < 0) {
     refuse_rank(plan, errno);
     return false;
   }
@@ -360,7 +360,7 @@ WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   ::fcntl(pipe[0], F_SETFL, O_NONBLOCK);
   const RankPlan plan = plan_rank(setup, rank, failure_write_end.get());
   if (setup.fork_server != nullptr) {
-    setup.fork_server->ask_for(plan);
+    setup.fork_server->request_rank(plan);
     return worker;
   }
   worker.pid_ = start_program("rank " + std::to_string(rank), setup.executable, plan.title,
@@ -373,7 +373,7 @@ WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
 
 WorkerProcess::WorkerProcess(WorkerProcess&& other) noexcept
     : rank_(other.rank_),
-      pid_(std::exchange(other.pid_, kNobody)),
+      pid_(std::exchange(other.pid_, kNoProcess)),
       signal_(other.signal_),
       failure_pipe_(std::move(other.failure_pipe_)),
       exit_(std::move(other.exit_)) {}
@@ -381,7 +381,7 @@ WorkerProcess::WorkerProcess(WorkerProcess&& other) noexcept
 WorkerProcess::~WorkerProcess() {
   if (!running()) return;
   send(SIGKILL);
-  for (pollfd begun{failure_pipe_.get(), POLLIN, 0}; pid_ == kAskedFor; learn_pid()) {
+  for (pollfd begun{failure_pipe_.get(), POLLIN, 0}; pid_ == kRequested; read_pid()) {
     ::poll(&begun, 1, /*milliseconds=*/-1);
   }
   if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
@@ -389,9 +389,9 @@ WorkerProcess::~WorkerProcess() {
 
 /// Reads the process ID that a rank of the fork server writes when it begins, or the errno if it
 /// could not be started.
-void WorkerProcess::learn_pid() {
-  if (pid_ != kAskedFor) return;
-  pid_t pid = kNobody;
+void WorkerProcess::read_pid() {
+  if (pid_ != kRequested) return;
+  pid_t pid = kNoProcess;
   const ssize_t size = ::read(failure_pipe_.get(), &pid, sizeof pid);
   if (size < 0) return;  // not yet
   if (size != sizeof pid || pid < 0) {
@@ -399,7 +399,7 @@ void WorkerProcess::learn_pid() {
     if (size == sizeof pid) {
       exit_->failure = {ExitCode::kRunFailed, "cannot fork: " + error_text(-pid), host_name()};
     }
-    pid_ = kNobody;
+    pid_ = kNoProcess;
     return;
   }
   pid_ = pid;
@@ -407,13 +407,13 @@ void WorkerProcess::learn_pid() {
 }
 
 bool WorkerProcess::is_stopped() const {
-  if (!running() || pid_ == kAskedFor) return false;
+  if (!running() || pid_ == kRequested) return false;
   const char state = process_state(pid_).value_or(' ');
   return state == 'T' || state == 't';
 }
 
 void WorkerProcess::send(int signal) {
-  learn_pid();
+  read_pid();
   if (!running()) return;
   if (pid_ > 0) {
     ::kill(pid_, signal);
@@ -423,8 +423,8 @@ void WorkerProcess::send(int signal) {
 }
 
 void WorkerProcess::reap() {
-  learn_pid();
-  if (!running() || pid_ == kAskedFor) return;
+  read_pid();
+  if (!running() || pid_ == kRequested) return;
   int status = 0;
   if (::waitpid(pid_, &status, WNOHANG) != pid_) return;
   WorkerExit exit;
@@ -469,7 +469,7 @@ bool ForkServer::is_alive() const {
          info.si_pid == 0 && !process_is_exiting(pid_);
 }
 
-void ForkServer::ask_for(const RankPlan& plan) const {
+void ForkServer::request_rank(const RankPlan& plan) const {
   nlohmann::json json = plan;
   for (const auto& [source, target] : plan.descriptors) json["targets"].push_back(target);
   const auto request = nlohmann::json::to_cbor(json);

@@ -333,7 +333,7 @@ TEST_CASE("a refusal of rank 0 reaches a rank that joins later") {
 TEST_CASE("all ranks learn which GPUs are shared before rank 0 may destroy the store") {
   struct Case {
     std::vector<std::vector<std::string>> seen;
-    std::vector<std::size_t> taken;
+    std::vector<std::size_t> indices;
     int first, second;
   };
   const std::string a = "0000:01:00.0";
@@ -349,7 +349,7 @@ TEST_CASE("all ranks learn which GPUs are shared before rank 0 may destroy the s
       if (known.first >= 0) store.reset();
     });
     for (const RendezvousResult& result : meeting.results) {
-      CHECK(result.gpus.taken == known.taken);
+      CHECK(result.gpus.indices == known.indices);
       CHECK(result.gpus.first == known.first);
       CHECK(result.gpus.second == known.second);
     }

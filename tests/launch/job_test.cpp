@@ -259,7 +259,7 @@ TEST_CASE("ranks take unused GPUs as long as there are any") {
   using Lists = std::vector<std::vector<std::string>>;
   struct Case {
     Lists allowed;
-    std::vector<std::size_t> taken;
+    std::vector<std::size_t> indices;
     int first;
     int second;
   };
@@ -273,21 +273,22 @@ TEST_CASE("ranks take unused GPUs as long as there are any") {
            Case{{{}, {"a"}, {"a"}}, {0, 0, 0}, 1, 2},
            Case{{{}, {}}, {0, 0}, -1, -1},
        }) {
-    const GpuShares shares = share_out_gpus(entry.allowed);
-    CHECK(shares.taken == entry.taken);
-    CHECK(shares.first == entry.first);
-    CHECK(shares.second == entry.second);
-    CHECK(shares.one_each() == (entry.first < 0));
+    const GpuAssignment assignment = assign_gpus(entry.allowed);
+    CHECK(assignment.indices == entry.indices);
+    CHECK(assignment.first == entry.first);
+    CHECK(assignment.second == entry.second);
+    CHECK(assignment.is_exclusive() == (entry.first < 0));
   }
 }
 
 TEST_CASE("ranks that share a GPU use Gloo, or are refused if the config requires NCCL") {
-  GpuShares shares;
-  shares.first = 1;
-  shares.second = 4;
-  CHECK(backend_of_shared_gpu({}, shares) == "gloo");
+  GpuAssignment assignment;
+  assignment.first = 1;
+  assignment.second = 4;
+  CHECK(backend_for_shared_gpu({}, assignment) == "gloo");
   CHECK_THAT(error_of([&] {
-               (void)backend_of_shared_gpu(asking(DeviceName::kAuto, BackendName::kNccl), shares);
+               (void)backend_for_shared_gpu(asking(DeviceName::kAuto, BackendName::kNccl),
+                                            assignment);
              }),
              IsError(ExitCode::kConfig, "ranks 1 and 4 share one"));
 }

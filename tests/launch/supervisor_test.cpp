@@ -285,17 +285,17 @@ TEST_CASE("the error about a port in use names host and port") {
 
 /// A rank in its first step, observed at the regular interval.
 struct Watched {
-  explicit Watched(double limit_s) : meter(limit_s) { (void)meter.look(status, now_s); }
+  explicit Watched(double limit_s) : meter(limit_s) { (void)meter.sample(status, now_s); }
 
   double look_for(double seconds) {
     double stalled_s = 0;
     for (const double end_s = now_s + seconds; now_s < end_s - 1e-6;) {
-      now_s += StallMeter::kLookEvery_s;
-      stalled_s = meter.look(status, now_s);
+      now_s += StallMeter::kSampleInterval_s;
+      stalled_s = meter.sample(status, now_s);
     }
     return stalled_s;
   }
-  double sleep(double seconds) { return meter.look(status, now_s += seconds); }
+  double sleep(double seconds) { return meter.sample(status, now_s += seconds); }
 
   std::unique_ptr<RankStatus> on_heap = std::make_unique<RankStatus>();  // aligned
   RankStatus& status = *on_heap;

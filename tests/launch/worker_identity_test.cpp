@@ -246,12 +246,12 @@ TEST_CASE("the first host of a Slurm host list is found") {
 
 TEST_CASE("Slurm's task counts per node are parsed") {
   for (const auto& [node, count] : {std::pair{0, 2}, {1, 2}, {2, 2}, {3, 1}, {4, 0}}) {
-    CHECK(count_of_node("2(x3),1", node) == count);
+    CHECK(tasks_on_node("2(x3),1", node) == count);
   }
-  CHECK(count_of_node("4", 0) == 4);
-  CHECK(count_of_node("", 0) == 0);
-  CHECK(count_of_node("two", 0) == 0);
-  CHECK(count_of_node("2;3", 1) == 0);
+  CHECK(tasks_on_node("4", 0) == 4);
+  CHECK(tasks_on_node("", 0) == 0);
+  CHECK(tasks_on_node("two", 0) == 0);
+  CHECK(tasks_on_node("2;3", 1) == 0);
 }
 
 /// The variables that Open MPI sets for process 1 of 2 on one host.
