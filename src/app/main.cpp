@@ -152,7 +152,7 @@ std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
   // Otherwise keep NCCL's own timeout: its watchdog also logs the collective that the ranks
   // disagree on.
   if (launcher_watches || !worker.communicator.reduces_on_device()) {
-    worker.communicator.wait_without_end();
+    worker.communicator.disable_timeouts();
   }
   if (launcher_watches) return nullptr;
   return std::make_unique<launch::ProgressWatch>(

@@ -40,7 +40,7 @@ constexpr std::size_t kPieceBytes = std::size_t{4} << 20U;
 constexpr char kMoreFollows = '+';
 constexpr char kLastPiece = '.';
 
-std::string key_of_piece(const std::string& key, std::size_t number) {
+std::string piece_key(const std::string& key, std::size_t number) {
   return key + "/" + std::to_string(number);
 }
 
@@ -50,7 +50,7 @@ void set_text(c10d::Store& store, const std::string& key, std::string_view text)
   for (std::size_t number = 0;; ++number) {
     const std::string_view piece = text.substr(0, kPieceBytes);
     text.remove_prefix(piece.size());
-    store.set(key_of_piece(key, number),
+    store.set(piece_key(key, number),
               std::string(1, text.empty() ? kLastPiece : kMoreFollows).append(piece));
     if (text.empty()) return;
   }
@@ -60,8 +60,8 @@ void set_text(c10d::Store& store, const std::string& key, std::string_view text)
 std::string get_text(c10d::Store& store, const std::string& key, bool is_only_reader) {
   std::string text;
   for (std::size_t number = 0;; ++number) {
-    const std::string piece = store.get_to_str(key_of_piece(key, number));
-    if (is_only_reader) store.deleteKey(key_of_piece(key, number));
+    const std::string piece = store.get_to_str(piece_key(key, number));
+    if (is_only_reader) store.deleteKey(piece_key(key, number));
     text.append(piece, 1);
     if (piece.front() == kLastPiece) return text;
   }
@@ -73,22 +73,22 @@ constexpr double kGrace_s = 1;  // for ranks that time out at the same time
 /// out. Every failing rank therefore reports to the store; the others count as silent only if some
 /// rank waited for the full timeout. With two ranks, one that lost its connection knows which rank
 /// is gone and returns immediately.
-std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int world_size,
-                                      bool timed_out) {
+std::vector<int> find_silent_ranks(c10d::Store& store, int this_rank, int world_size,
+                                   bool timed_out) {
   const std::string timeout = "timed out";
   const auto key = [](int rank) { return "failed/" + std::to_string(rank); };
-  store.set(key(own_rank), timed_out ? timeout : "lost a connection");
+  store.set(key(this_rank), timed_out ? timeout : "lost a connection");
   if (!timed_out && world_size == 2) return {};
   const double begin_s = monotonic_seconds();
   std::vector<int> silent;
   for (int rank = 0; rank < world_size; ++rank) {
-    bool spoke = store.check({key(rank)});
-    while (!spoke && monotonic_seconds() - begin_s < kGrace_s) {
+    bool responded = store.check({key(rank)});
+    while (!responded && monotonic_seconds() - begin_s < kGrace_s) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      spoke = store.check({key(rank)});
+      responded = store.check({key(rank)});
     }
-    if (!spoke) silent.push_back(rank);
-    timed_out = timed_out || (spoke && store.get_to_str(key(rank)) == timeout);
+    if (!responded) silent.push_back(rank);
+    timed_out = timed_out || (responded && store.get_to_str(key(rank)) == timeout);
   }
   return timed_out ? silent : std::vector<int>{};
 }
@@ -136,13 +136,13 @@ void Communicator::all_reduce_sum(at::Tensor& tensor) const {
   });
 }
 
-void Communicator::all_gather(const at::Tensor& mine, at::Tensor& all) const {
+void Communicator::all_gather(const at::Tensor& local, at::Tensor& gathered) const {
   const launch::WaitScope waiting(status_, launch::Wait::kAllReduce);
   translate_failures("all-gather", [&] {
-    at::Tensor input = mine;
+    at::Tensor input = local;
     c10d::AllgatherOptions options;
     options.asyncOp = false;
-    wait_for(group_->_allgather_base(all, input, options));
+    wait_for(group_->_allgather_base(gathered, input, options));
   });
 }
 
@@ -163,22 +163,23 @@ void Communicator::broadcast(at::Tensor& tensor) const {
   });
 }
 
-at::Tensor Communicator::receive_from_next(const at::Tensor& mine, std::int64_t count) const {
-  if (alone()) return mine;
+at::Tensor Communicator::receive_from_next(const at::Tensor& local, std::int64_t count) const {
+  if (alone()) return local;
   const launch::WaitScope waiting(status_, launch::Wait::kSampleExchange);
   const auto ranks = static_cast<std::size_t>(world_size_);
   const auto rank = static_cast<std::size_t>(rank_);
-  std::vector<std::int64_t> received(ranks);
-  std::vector<std::int64_t> sent(ranks);
-  received[(rank + 1) % ranks] = count;
-  sent[(rank + ranks - 1) % ranks] = mine.size(0);
-  std::vector<std::int64_t> sizes = mine.sizes().vec();
+  std::vector<std::int64_t> output_splits(ranks);
+  std::vector<std::int64_t> input_splits(ranks);
+  output_splits[(rank + 1) % ranks] = count;
+  input_splits[(rank + ranks - 1) % ranks] = local.size(0);
+  std::vector<std::int64_t> sizes = local.sizes().vec();
   sizes.front() = count;
-  at::Tensor theirs = at::empty(sizes, mine.options());
-  at::Tensor input = mine.contiguous();
-  translate_failures("exchange of samples",
-                     [&] { wait_for(group_->alltoall_base(theirs, input, received, sent)); });
-  return theirs;
+  at::Tensor received = at::empty(sizes, local.options());
+  at::Tensor input = local.contiguous();
+  translate_failures("exchange of samples", [&] {
+    wait_for(group_->alltoall_base(received, input, output_splits, input_splits));
+  });
+  return received;
 }
 
 std::string Communicator::next_key(const char* what, int rank) {
@@ -197,11 +198,11 @@ std::string Communicator::broadcast_text(const std::string& text) {
   });
 }
 
-void Communicator::wait_without_end() {
+void Communicator::disable_timeouts() {
   if (alone()) return;
-  constexpr double kEndless_s = 1e6;
-  group_->setTimeout(to_milliseconds(kEndless_s));
-  store_->setTimeout(to_milliseconds(kEndless_s));
+  constexpr double kNoTimeout_s = 1e6;
+  group_->setTimeout(to_milliseconds(kNoTimeout_s));
+  store_->setTimeout(to_milliseconds(kNoTimeout_s));
 }
 
 void Communicator::require_store() {
@@ -219,7 +220,7 @@ std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
   // still occupies the connection, hence the clone.
   Deadline deadline(kGrace_s + 0.5);
   const auto ask = [store = store_, rank = rank_, world_size = world_size_, timed_out] {
-    return ask_for_silent_ranks(timed_out ? *store->clone() : *store, rank, world_size, timed_out);
+    return find_silent_ranks(timed_out ? *store->clone() : *store, rank, world_size, timed_out);
   };
   return finish_before(deadline, ask).value_or(std::vector<int>{});
 } catch (const std::exception&) {
@@ -231,15 +232,15 @@ void Communicator::leave() {
   const launch::WaitScope waiting(status_, launch::Wait::kTextExchange);
   translate_failures("shutdown", [&] {
     ++exchanges_;
-    std::vector<std::string> all_done, all_left;
+    std::vector<std::string> done_keys, left_keys;
     for (int rank = 0; rank < world_size_; ++rank) {
-      all_done.push_back(next_key("done", rank));
-      all_left.push_back(next_key("left", rank));
+      done_keys.push_back(next_key("done", rank));
+      left_keys.push_back(next_key("left", rank));
     }
     store_->set(next_key("done", rank_), "");
-    store_->wait(all_done);
+    store_->wait(done_keys);
     store_->set(next_key("left", rank_), "");
-    if (rank_ == 0) store_->wait(all_left);  // rank 0 may serve the store
+    if (rank_ == 0) store_->wait(left_keys);  // rank 0 may serve the store
   });
 }
 

@@ -66,7 +66,7 @@ class Communicator {
   /// Creates a world of one rank.
   Communicator() = default;
   /// Connects the ranks after `rendezvous`; with NCCL, on the calling thread's GPU. Collective.
-  /// `timeout_s` bounds every later collective until `wait_without_end`.
+  /// `timeout_s` bounds every later collective until `disable_timeouts`.
   Communicator(const launch::WorkerIdentity& identity, const RendezvousResult& joined,
                BackendKind backend, double timeout_s);
 
@@ -79,9 +79,9 @@ class Communicator {
 
   /// Replaces `tensor` with its sum over all ranks. Collective.
   void all_reduce_sum(at::Tensor& tensor) const;
-  /// Fills `all` [ranks * n, …] with the tensors [n, …] of all ranks, in rank order; both tensors
-  /// are contiguous. Collective.
-  void all_gather(const at::Tensor& mine, at::Tensor& all) const;
+  /// Fills `gathered` [ranks * n, …] with the tensors [n, …] of all ranks, in rank order; both
+  /// tensors are contiguous. Collective.
+  void all_gather(const at::Tensor& local, at::Tensor& gathered) const;
   /// Returns the sum of `number` over all ranks; exact for integers. Collective; on GPUs it waits
   /// for all earlier work.
   double sum_over_ranks(double number) const;
@@ -89,10 +89,10 @@ class Communicator {
   void broadcast(at::Tensor& tensor) const;
   /// Returns when all ranks have arrived; on GPUs it also waits for all earlier work. Collective.
   void barrier() const { (void)sum_over_ranks(0); }
-  /// Sends `mine` to the previous rank and returns the tensor of the next rank (rank + 1 modulo the
-  /// world size): `count` rows of the same shape and type. A single rank receives its own.
+  /// Sends `local` to the previous rank and returns the tensor of the next rank (rank + 1 modulo
+  /// the world size): `count` rows of the same shape and type. A single rank receives `local`.
   /// Collective.
-  at::Tensor receive_from_next(const at::Tensor& mine, std::int64_t count) const;
+  at::Tensor receive_from_next(const at::Tensor& local, std::int64_t count) const;
   /// Returns rank 0's text; texts may have any size. Collective.
   std::string broadcast_text(const std::string& text);
   /// On rank 0 returns the texts of all ranks, in rank order; on other ranks returns an empty list
@@ -116,7 +116,7 @@ class Communicator {
 
   /// Removes the timeouts of all collectives. The launcher, or a thread of this rank, monitors
   /// waits instead, because timeouts also count time during which the whole job was suspended.
-  void wait_without_end();
+  void disable_timeouts();
 
   /// From now on, records in `status` what this rank waits for; `status` must outlive this object.
   void report_to(launch::RankStatus& status) { status_ = &status; }
@@ -179,8 +179,8 @@ auto translate_failures(const char* operation, Function&& function) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    const bool is_of_gpu = dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
-    if (is_of_gpu || is_out_of_memory(error)) throw;
+    const bool is_gpu_error = dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
+    if (is_gpu_error || is_out_of_memory(error)) throw;
     throw PeerError(std::string("lost another rank during ") + operation + ": " +
                     short_message(error));
   }
@@ -192,24 +192,24 @@ class Deadline {
  public:
   explicit Deadline(double timeout_s) : left_s_(timeout_s) {}
 
-  /// Returns the remaining seconds. Must be called about every `next_look()`.
+  /// Returns the remaining seconds. Must be called about every `next_wait()`.
   double left_s() {
     const double now_s = monotonic_seconds();
-    left_s_ -= std::min(now_s - looked_at_s_, 2 * kLookEvery_s);
-    looked_at_s_ = now_s;
+    left_s_ -= std::min(now_s - polled_at_s_, 2 * kPollInterval_s);
+    polled_at_s_ = now_s;
     return left_s_;
   }
 
   /// Returns the maximum time to wait before the next call of `left_s`.
-  std::chrono::milliseconds next_look() {
-    return to_milliseconds(std::clamp(left_s(), 0.001, kLookEvery_s));
+  std::chrono::milliseconds next_wait() {
+    return to_milliseconds(std::clamp(left_s(), 0.001, kPollInterval_s));
   }
 
  private:
-  static constexpr double kLookEvery_s = 0.5;
+  static constexpr double kPollInterval_s = 0.5;
 
   double left_s_;
-  double looked_at_s_ = monotonic_seconds();
+  double polled_at_s_ = monotonic_seconds();
 };
 
 /// Runs `work` on its own thread and returns its result or throws its exception. Returns nullopt if
@@ -220,7 +220,7 @@ auto finish_before(Deadline& deadline, Work work) -> std::optional<std::invoke_r
   auto task = std::make_shared<std::packaged_task<std::invoke_result_t<Work>()>>(std::move(work));
   auto result = task->get_future();
   start_thread([task] { (*task)(); }).detach();
-  while (result.wait_for(deadline.next_look()) != std::future_status::ready) {
+  while (result.wait_for(deadline.next_wait()) != std::future_status::ready) {
     if (deadline.left_s() <= 0) return std::nullopt;
   }
   return result.get();

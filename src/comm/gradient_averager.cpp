@@ -24,7 +24,7 @@ namespace {
 
 using settings::AveragingStrategy;
 
-constexpr std::int64_t kOverlapPaysFrom_bytes = 25 << 20;
+constexpr std::int64_t kMinOverlap_bytes = 25 << 20;
 constexpr std::int64_t kMinWork = 32 * DeferredSum::kBlock;  // elements per thread
 
 /// Returns the first shard of the right half of a node.
@@ -36,10 +36,10 @@ std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
 /// Returns a pointer to a block of the row: into the row itself if the block is all fp32, otherwise
 /// to a copy in `block`.
 const float* read(const GradientRow& row, std::int64_t begin, std::int64_t count, float* block) {
-  const std::int64_t in_bf16 = row.bf16.defined() ? row.bf16.numel() : 0;
-  const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - begin, 0, count);
+  const std::int64_t bf16_count = row.bf16.defined() ? row.bf16.numel() : 0;
+  const std::int64_t head = std::clamp<std::int64_t>(bf16_count - begin, 0, count);
   const float* const tail =
-      head == count ? nullptr : row.f32.const_data_ptr<float>() + (begin + head - in_bf16);
+      head == count ? nullptr : row.f32.const_data_ptr<float>() + (begin + head - bf16_count);
   if (head == 0) return tail;
   bf16_to_float(static_cast<const std::uint16_t*>(row.bf16.const_data_ptr()) + begin, head, block);
   if (tail != nullptr) {
@@ -82,9 +82,9 @@ class FlatAverager : public GradientAverager {
       : GradientAverager(std::move(buffer)), communicator_(communicator) {
     const at::TensorOptions type = buffer_.rows.options();
     if (options.shards) {
-      const auto rows_of_rank = static_cast<std::int64_t>(buffer_.tree.rows_of_rank());
-      own_rows_ = buffer_.rows.narrow(0, 0, rows_of_rank);
-      all_rows_ = at::empty({communicator.world_size() * rows_of_rank, buffer_.rows.size(1)}, type);
+      const auto rows = static_cast<std::int64_t>(buffer_.tree.rows_per_rank());
+      local_rows_ = buffer_.rows.narrow(0, 0, rows);
+      all_rows_ = at::empty({communicator.world_size() * rows, buffer_.rows.size(1)}, type);
     } else if (const auto sent = compressed_type(options.gradient_averaging.compression)) {
       compressed_ = at::empty({gradient_count()}, type.dtype(sent));
     }
@@ -92,9 +92,9 @@ class FlatAverager : public GradientAverager {
 
   void average() override {
     if (all_rows_.defined()) {
-      communicator_.all_gather(own_rows_, all_rows_);
+      communicator_.all_gather(local_rows_, all_rows_);
       const at::Tensor used = all_rows_.narrow(1, 0, buffer_.flat.numel());
-      comm::add_rows(used.unbind(), buffer_.tree.over_ranks(), buffer_.flat);
+      comm::add_rows(used.unbind(), buffer_.tree.cross_rank_sums(), buffer_.flat);
     } else if (!compressed_.defined()) {
       communicator_.all_reduce_sum(buffer_.flat);
     } else {
@@ -114,7 +114,7 @@ class FlatAverager : public GradientAverager {
  private:
   const Communicator& communicator_;
   at::Tensor compressed_;  // [gradient elements]; undefined without compression
-  at::Tensor own_rows_;    // [rows of a rank, n], a view; with fixed shards
+  at::Tensor local_rows_;  // [rows of a rank, n], a view; with fixed shards
   at::Tensor all_rows_;    // [ranks * rows of a rank, n]; undefined without fixed shards
 };
 
@@ -180,7 +180,7 @@ class BucketedAverager : public GradientAverager {
 
   void begin() override {
     GradientAverager::begin();
-    adds_ = false;
+    accumulating_ = false;
     translate_failures("a bucket rebuild", [&] {
       if (!keep_bucket_order_) reducer_->rebuild_buckets();
       reducer_->prepare_for_forward();
@@ -190,13 +190,13 @@ class BucketedAverager : public GradientAverager {
   void backward(const at::Tensor& root, const at::Tensor& gradient, bool last) override {
     if (!last) {
       root.backward(gradient);
-      adds_ = true;
+      accumulating_ = true;
       return;
     }
     const launch::WaitScope waiting(communicator_.status(), launch::Wait::kBackward);
     translate_failures("gradient averaging", [&] {
-      std::vector<at::Tensor> of_step{statistics()};
-      statistics_work_ = communicator_.process_group()->allreduce(of_step);
+      std::vector<at::Tensor> step_statistics{statistics()};
+      statistics_work_ = communicator_.process_group()->allreduce(step_statistics);
       reducer_->prepare_for_backward({root});
       root.backward(gradient);  // returns once all buckets are summed
     });
@@ -236,7 +236,7 @@ class BucketedAverager : public GradientAverager {
       views.push_back(views_.at(parameter.unsafeGetTensorImpl()));
     }
     const at::Tensor sums = bucket.getBufferRef().to(at::kFloat);
-    if (adds_) at::_foreach_add_(tensors_in(sums, views), views);
+    if (accumulating_) at::_foreach_add_(tensors_in(sums, views), views);
     std::vector<at::Tensor> sent{sent_type_ ? sums.to(*sent_type_) : sums};
     bucket_sums_.push_back({sent.front(), std::move(views)});
     return communicator_.process_group()->allreduce(sent)->getFuture();
@@ -260,7 +260,7 @@ class BucketedAverager : public GradientAverager {
   bool keep_bucket_order_;
   std::optional<at::ScalarType> sent_type_;                       // of compressed gradients
   std::unordered_map<const c10::TensorImpl*, at::Tensor> views_;  // by parameter
-  bool adds_ = false;                    // whether the step had earlier batches
+  bool accumulating_ = false;            // whether the step had earlier batches
   std::vector<BucketSums> bucket_sums_;  // of the step
   std::unique_ptr<c10d::Reducer> reducer_;
   c10::intrusive_ptr<c10d::Work> statistics_work_;
@@ -272,15 +272,15 @@ SummationTree::SummationTree(std::vector<std::int64_t> begins)
     : begins_(std::move(begins)), nodes_(begins_.size() - 1) {
   std::vector<std::pair<RowPlace, RowPlace>> sums;
   visit({begins_.front(), begins_.back()}, sums);
-  for (const auto& nodes : nodes_) rows_of_rank_ = std::max(rows_of_rank_, nodes.size());
-  const auto number = [this](RowPlace place) { return place.rank * rows_of_rank_ + place.row; };
-  for (const auto& [to, from] : sums) over_ranks_.push_back({number(to), number(from)});
+  for (const auto& nodes : nodes_) rows_per_rank_ = std::max(rows_per_rank_, nodes.size());
+  const auto number = [this](RowPlace place) { return place.rank * rows_per_rank_ + place.row; };
+  for (const auto& [to, from] : sums) cross_rank_sums_.push_back({number(to), number(from)});
   for (int rank = 0; rank < static_cast<int>(nodes_.size()); ++rank) {
     for (const Leaf& leaf : leaves(rank)) rows_ = std::max(rows_, leaf.row + 1);
   }
 }
 
-SummationTree SummationTree::of_ranks(int ranks) {
+SummationTree SummationTree::for_ranks(int ranks) {
   std::vector<std::int64_t> begins(static_cast<std::size_t>(ranks) + 1);
   std::iota(begins.begin(), begins.end(), 0);
   return SummationTree(std::move(begins));
@@ -288,7 +288,7 @@ SummationTree SummationTree::of_ranks(int ranks) {
 
 /// Finds the largest nodes that a single rank reduces, and the additions across ranks. Returns the
 /// row of the node's sum.
-SummationTree::RowPlace SummationTree::visit(ShardRun node,
+SummationTree::RowPlace SummationTree::visit(ShardRange node,
                                              std::vector<std::pair<RowPlace, RowPlace>>& sums) {
   const auto after = std::upper_bound(begins_.begin(), begins_.end(), node.begin);
   if (node.end <= *after) {
@@ -313,13 +313,13 @@ std::vector<SummationTree::Leaf> SummationTree::leaves(int rank) const {
 }
 
 /// Appends the leaves of a node whose sum ends up in `row`; rows from `free_row` on are scratch.
-void SummationTree::add_leaves(ShardRun node, std::size_t row, std::size_t free_row,
+void SummationTree::add_leaves(ShardRange node, std::size_t row, std::size_t free_row,
                                std::vector<Leaf>& leaves) const {
   if (node.end - node.begin == 1) return leaves.push_back({row, {}});
   const std::int64_t middle = middle_of(node.begin, node.end);
   add_leaves({node.begin, middle}, row, free_row, leaves);
   add_leaves({middle, node.end}, free_row, free_row + 1, leaves);
-  leaves.back().then.push_back({row, free_row});
+  leaves.back().sums.push_back({row, free_row});
 }
 
 void add_rows(const std::vector<at::Tensor>& rows, const std::vector<RowSum>& sums,
@@ -332,18 +332,18 @@ void add_rows(const std::vector<at::Tensor>& rows, const std::vector<RowSum>& su
 
 const float* DeferredSum::block(std::int64_t begin, std::int64_t count, Scratch& scratch) const {
   auto& blocks = scratch.blocks;
-  auto& found = scratch.found;
+  auto& row_data = scratch.row_data;
   if (order.empty()) return read(rows.front(), begin, count, blocks.front().data());
-  std::fill(found.begin(), found.end(), nullptr);
+  std::fill(row_data.begin(), row_data.end(), nullptr);
   const auto summand = [&](std::size_t row) {
-    if (found[row] == nullptr) found[row] = read(rows[row], begin, count, blocks[row].data());
-    return found[row];
+    if (row_data[row] == nullptr) row_data[row] = read(rows[row], begin, count, blocks[row].data());
+    return row_data[row];
   };
   for (const RowSum& sum : order) {
     add_floats(summand(sum.to), summand(sum.from), count, blocks[sum.to].data());
-    found[sum.to] = blocks[sum.to].data();
+    row_data[sum.to] = blocks[sum.to].data();
   }
-  return found[order.back().to];
+  return row_data[order.back().to];
 }
 
 void DeferredSum::write_to(const at::Tensor& result) const {
@@ -374,11 +374,11 @@ void GradientAverager::complete_sum() {
 DeferredSum GradientAverager::summands_in(const std::vector<at::Tensor>& tables,
                                           const std::vector<at::Tensor>& bf16_tables) const {
   const Slice slice = owned_slice();
-  const std::int64_t in_bf16 = buffer_.bf16_rows.defined() ? buffer_.bf16_rows.size(1) : 0;
-  const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - slice.begin, 0, slice.size);
-  DeferredSum sum{{}, buffer_.tree.over_ranks()};
+  const std::int64_t bf16_count = buffer_.bf16_rows.defined() ? buffer_.bf16_rows.size(1) : 0;
+  const std::int64_t head = std::clamp<std::int64_t>(bf16_count - slice.begin, 0, slice.size);
+  DeferredSum sum{{}, buffer_.tree.cross_rank_sums()};
   for (std::size_t rank = 0; rank < tables.size(); ++rank) {
-    for (std::size_t number = 0; number < buffer_.tree.rows_of_rank(); ++number) {
+    for (std::size_t number = 0; number < buffer_.tree.rows_per_rank(); ++number) {
       const auto row = static_cast<std::int64_t>(number);
       GradientRow& part = sum.rows.emplace_back();
       if (head > 0) part.bf16 = bf16_tables[rank].select(0, row).narrow(0, slice.begin, head);
@@ -417,9 +417,8 @@ std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOp
   if (strategy == AveragingStrategy::kSharedMemory) {
     return make_shared_memory_averager(communicator, std::move(buffer));
   }
-  const bool overlap_pays =
-      may_overlap && !options.deterministic &&
-      buffer.flat.numel() * buffer.flat.element_size() >= kOverlapPaysFrom_bytes;
+  const bool overlap_pays = may_overlap && !options.deterministic &&
+                            buffer.flat.numel() * buffer.flat.element_size() >= kMinOverlap_bytes;
   if (strategy == AveragingStrategy::kBucketed ||
       (strategy == AveragingStrategy::kAuto && overlap_pays)) {
     return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));

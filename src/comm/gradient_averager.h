@@ -25,7 +25,7 @@ struct RowSum {
 
 /// The reduction tree over the shards of a global batch: a binary tree in which the left half of
 /// each node is the largest possible power of two. The order of addition does not depend on which
-/// ranks compute the shards: a rank reduces the nodes whose shards are all its own, and the
+/// ranks compute the shards: a rank reduces the nodes whose shards are all local, and the
 /// remaining nodes are reduced across ranks.
 ///
 ///     // Rank 0 computes two of 4 shards, ranks 1 and 2 compute one each:
@@ -36,7 +36,7 @@ class SummationTree {
   /// How a rank processes one of its shards: it collects gradients in `row`, then adds rows.
   struct Leaf {
     std::size_t row;
-    std::vector<RowSum> then;
+    std::vector<RowSum> sums;
 
     bool operator==(const Leaf&) const = default;
   };
@@ -44,21 +44,21 @@ class SummationTree {
   /// Rank i has shards `begins[i]` to `begins[i + 1]` - 1, at least one.
   explicit SummationTree(std::vector<std::int64_t> begins);
   /// Creates the tree for one shard per rank.
-  static SummationTree of_ranks(int ranks);
+  static SummationTree for_ranks(int ranks);
 
   /// Returns the leaves of a rank's shards, in order. After the last one, the first rows of the
   /// rank's table hold the partial sums that it contributes to the reduction across ranks.
   std::vector<Leaf> leaves(int rank) const;
   /// Returns the number of rows that each rank contributes; a rank may leave some unused.
-  std::size_t rows_of_rank() const { return rows_of_rank_; }
+  std::size_t rows_per_rank() const { return rows_per_rank_; }
   /// Returns the number of rows of a rank's table, the same on every rank.
   std::size_t rows() const { return rows_; }
   /// Returns the additions across the contributed rows of all ranks, starting with rank 0's. The
   /// last one yields the result; empty if there is a single row.
-  const std::vector<RowSum>& over_ranks() const { return over_ranks_; }
+  const std::vector<RowSum>& cross_rank_sums() const { return cross_rank_sums_; }
 
  private:
-  struct ShardRun {
+  struct ShardRange {
     std::int64_t begin;
     std::int64_t end;
   };
@@ -67,15 +67,15 @@ class SummationTree {
     std::size_t row;
   };
 
-  RowPlace visit(ShardRun node, std::vector<std::pair<RowPlace, RowPlace>>& sums);
-  void add_leaves(ShardRun node, std::size_t row, std::size_t free_row,
+  RowPlace visit(ShardRange node, std::vector<std::pair<RowPlace, RowPlace>>& sums);
+  void add_leaves(ShardRange node, std::size_t row, std::size_t free_row,
                   std::vector<Leaf>& leaves) const;
 
   std::vector<std::int64_t> begins_;
-  std::vector<std::vector<ShardRun>> nodes_;  // per rank: the nodes whose sums it contributes
-  std::size_t rows_of_rank_ = 0;
+  std::vector<std::vector<ShardRange>> nodes_;  // per rank: the nodes whose sums it contributes
+  std::size_t rows_per_rank_ = 0;
   std::size_t rows_ = 0;
-  std::vector<RowSum> over_ranks_;
+  std::vector<RowSum> cross_rank_sums_;
 };
 
 /// Performs the additions, at least one, in place. The last one writes to `result`, which may be
@@ -97,7 +97,7 @@ struct DeferredSum {
   /// A thread's scratch memory for sums of blocks; `blocks` has one entry per row.
   struct Scratch {
     std::vector<std::array<float, kBlock>> blocks;
-    std::vector<const float*> found;  // per row: its block or sum; null: not yet read
+    std::vector<const float*> row_data;  // per row: its block or sum; null: not yet read
   };
 
   std::vector<GradientRow> rows;
@@ -107,7 +107,7 @@ struct DeferredSum {
   /// `scratch` or, if there is only one row, possibly in that row.
   const float* block(std::int64_t begin, std::int64_t count, Scratch& scratch) const;
   Scratch make_scratch() const {
-    return {decltype(Scratch::blocks)(rows.size()), decltype(Scratch::found)(rows.size())};
+    return {decltype(Scratch::blocks)(rows.size()), decltype(Scratch::row_data)(rows.size())};
   }
   /// Writes the sum of all elements to `result` [n] f32, which may be one of the rows.
   void write_to(const at::Tensor& result) const;
@@ -134,7 +134,7 @@ struct GradientBuffer {
   /// reduction. Undefined if all gradients are fp32.
   at::Tensor bf16_rows{};
   std::int64_t statistics = 0;  // number of elements at the end of `flat`
-  SummationTree tree = SummationTree::of_ranks(1);
+  SummationTree tree = SummationTree::for_ranks(1);
   std::vector<at::Tensor> views{};  // per parameter: its gradient in `flat`
 };
 

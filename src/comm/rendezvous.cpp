@@ -23,12 +23,12 @@ namespace mnist_train::comm {
 
 namespace {
 
-/// Returns whether the socket became ready before the deadline and within `at_most_s`.
-bool is_ready(int fd, short event, Deadline& deadline, double at_most_s) {
-  const double end_s = deadline.left_s() - at_most_s;
+/// Returns whether the socket became ready before the deadline and within `max_wait_s`.
+bool is_ready(int fd, short event, Deadline& deadline, double max_wait_s) {
+  const double end_s = deadline.left_s() - max_wait_s;
   pollfd ready{fd, event, 0};
   do {
-    if (::poll(&ready, 1, static_cast<int>(deadline.next_look().count())) > 0) return true;
+    if (::poll(&ready, 1, static_cast<int>(deadline.next_wait().count())) > 0) return true;
   } while (deadline.left_s() > std::max(end_s, 0.0));
   return false;
 }
@@ -144,29 +144,29 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
   try {
     store = finish_before(deadline, [options, serves] { return open_store(options, serves); });
   } catch (const std::exception& error) {
-    const auto* own = dynamic_cast<const Error*>(&error);
-    if (own != nullptr && own->code() == ExitCode::kRunFailed) throw;  // cannot start a thread
+    const auto* our_error = dynamic_cast<const Error*>(&error);
+    if (our_error && our_error->code() == ExitCode::kRunFailed) throw;  // cannot start a thread
     fail(": " + short_message(error));
   }
   if (!store) fail(in_time + not_a_store("accepts connections but sends no data"));
   return *store;
 }
 
-constexpr const char* kVerdict = "verdict";  // of rank 0: a Refusal, or "" to start the run
-constexpr const char* kRead = "read";        // the verdict and all entries
+constexpr const char* kVerdict = "verdict";  // rank 0's: a Refusal, or "" to start the run
+constexpr const char* kRead = "read";        // has read the verdict and all entries
 constexpr const char* kJoined = "joined";
 constexpr double kAnswer_s = 1;  // time that other ranks have to read the verdict after the timeout
 
-/// Returns the key that a rank sets when it has `done` something.
-std::string key_of(const char* done, int rank) {
-  return std::string(done) + "/" + std::to_string(rank);
+/// Returns the key that a rank sets after an event.
+std::string rank_key(const char* event, int rank) {
+  return std::string(event) + "/" + std::to_string(rank);
 }
 
 /// Returns whether all keys are set before the deadline.
 bool are_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline& deadline) {
   while (true) {
     try {
-      store.wait(keys, deadline.next_look());
+      store.wait(keys, deadline.next_wait());
       return true;
     } catch (const std::exception& error) {
       if (deadline.left_s() <= 0 || !is_timeout(error)) return false;
@@ -178,7 +178,7 @@ bool are_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline&
 void wait_for_readers(c10d::Store& store, int world_size, Deadline& deadline) {
   Deadline extended(std::max(deadline.left_s(), kAnswer_s));
   std::vector<std::string> keys;
-  for (int rank = 1; rank < world_size; ++rank) keys.push_back(key_of(kRead, rank));
+  for (int rank = 1; rank < world_size; ++rank) keys.push_back(rank_key(kRead, rank));
   (void)are_set(store, keys, extended);
 }
 
@@ -205,7 +205,7 @@ void require_all(c10d::Store& store, const RendezvousOptions& options) {
   std::vector<std::string> missing;
   for (int rank = 0; rank < world_size; ++rank) {
     // Throws if the store has died.
-    if (!store.check({key_of(kJoined, rank)})) missing.push_back("rank " + std::to_string(rank));
+    if (!store.check({rank_key(kJoined, rank)})) missing.push_back("rank " + std::to_string(rank));
   }
   if (missing.empty()) return;
   throw Error(ExitCode::kDistributed,
@@ -225,7 +225,7 @@ void check_verdict(c10d::Store& store, const RendezvousOptions& options) {
   const std::string verdict = store.get_to_str(kVerdict);
   if (verdict.empty()) return;
   const auto refusal = nlohmann::json::parse(verdict).get<Refusal>();
-  store.set(key_of(kRead, options.identity.rank), "");
+  store.set(rank_key(kRead, options.identity.rank), "");
   throw Error(refusal.code, refusal.message);
 }
 
@@ -258,8 +258,8 @@ struct RankInfo {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankInfo, world_size, fingerprint, backend, gpus, host)
 
-RankInfo rank_info_of(c10d::Store& store, int rank) {
-  return nlohmann::json::parse(store.get_to_str(key_of(kJoined, rank))).get<RankInfo>();
+RankInfo read_rank_info(c10d::Store& store, int rank) {
+  return nlohmann::json::parse(store.get_to_str(rank_key(kJoined, rank))).get<RankInfo>();
 }
 
 /// Returns names for the GPUs at these PCI addresses that are valid on all ranks. NCCL treats ranks
@@ -274,26 +274,26 @@ std::vector<std::string> gpu_names(std::vector<std::string> addresses) {
 /// Compares the entries of the ranks as they join, and finds out which hosts and GPUs they share.
 void compare_rank_infos(c10d::Store& store, const RendezvousOptions& options, Deadline& deadline,
                         RendezvousResult& result) {
-  const RankInfo of_rank_0 = rank_info_of(store, 0);
-  std::vector<std::vector<std::string>> gpus{of_rank_0.gpus};
+  const RankInfo rank_0_info = read_rank_info(store, 0);
+  std::vector<std::vector<std::string>> gpus{rank_0_info.gpus};
   for (int rank = 1; rank < options.identity.world_size; ++rank) {
-    if (!are_set(store, {key_of(kJoined, rank)}, deadline)) require_all(store, options);
-    const RankInfo info = rank_info_of(store, rank);
-    result.one_host = result.one_host && info.host == of_rank_0.host;
+    if (!are_set(store, {rank_key(kJoined, rank)}, deadline)) require_all(store, options);
+    const RankInfo info = read_rank_info(store, rank);
+    result.one_host = result.one_host && info.host == rank_0_info.host;
     gpus.push_back(info.gpus);
     const std::string name = "rank " + std::to_string(rank);
-    if (info.world_size != of_rank_0.world_size) {
+    if (info.world_size != rank_0_info.world_size) {
       refuse(
           "{} expects {} processes, but rank 0 expects {} (WORLD_SIZE, or the launcher's variable)",
-          name, info.world_size, of_rank_0.world_size);
+          name, info.world_size, rank_0_info.world_size);
     }
-    if (info.fingerprint != of_rank_0.fingerprint) {
+    if (info.fingerprint != rank_0_info.fingerprint) {
       refuse("{} has a different config than rank 0: give every process the same file and flags",
              name);
     }
-    if (info.backend != of_rank_0.backend) {
+    if (info.backend != rank_0_info.backend) {
       refuse("{} uses backend {}, but rank 0 uses {}: `mnist-train doctor` lists a machine's GPUs",
-             name, info.backend, of_rank_0.backend);
+             name, info.backend, rank_0_info.backend);
     }
   }
   result.gpus = launch::assign_gpus(gpus);
@@ -305,7 +305,7 @@ RendezvousResult join(const c10::intrusive_ptr<c10d::Store>& store,
                       const RendezvousOptions& options) {
   const int rank = options.identity.rank;
   const int world_size = options.identity.world_size;
-  store->set(key_of(kJoined, rank),
+  store->set(rank_key(kJoined, rank),
              json_text(nlohmann::json(RankInfo{world_size, options.fingerprint, options.backend,
                                                gpu_names(options.gpus), host_identity()})));
   RendezvousResult joined;
@@ -318,7 +318,7 @@ RendezvousResult join(const c10::intrusive_ptr<c10d::Store>& store,
     if (rank == 0) publish_refusal(*store, options, {error.code(), error.what()}, deadline);
     throw;
   }
-  store->set(rank == 0 ? kVerdict : key_of(kRead, rank), "");
+  store->set(rank == 0 ? kVerdict : rank_key(kRead, rank), "");
   // Each rank may now refuse the shared GPUs on its own and exit.
   if (rank == 0 && !joined.gpus.is_exclusive()) wait_for_readers(*store, world_size, deadline);
   return joined;

@@ -47,16 +47,16 @@ SegmentFile segment_file(int fd) {
 }
 
 /// Opens rank 0's memory. Returns an errno, or 0.
-int open_segment(const SegmentFile& of_rank_0, UniqueFd& fd) {
+int open_segment(const SegmentFile& rank_0_file, UniqueFd& fd) {
   const std::string path =
-      "/proc/" + std::to_string(of_rank_0[0]) + "/fd/" + std::to_string(of_rank_0[1]);
+      "/proc/" + std::to_string(rank_0_file[0]) + "/fd/" + std::to_string(rank_0_file[1]);
   fd = UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd.valid()) return errno;
-  const SegmentFile found = segment_file(fd.get());
-  return found[2] == of_rank_0[2] && found[3] == of_rank_0[3] ? 0 : ENOENT;
+  const SegmentFile opened = segment_file(fd.get());
+  return opened[2] == rank_0_file[2] && opened[3] == rank_0_file[3] ? 0 : ENOENT;
 }
 
-at::Tensor numbers_in(std::int64_t* numbers, std::int64_t count) {
+at::Tensor as_tensor(std::int64_t* numbers, std::int64_t count) {
   return at::from_blob(numbers, {count}, at::kLong);
 }
 
@@ -64,7 +64,7 @@ at::Tensor numbers_in(std::int64_t* numbers, std::int64_t count) {
 void require_success(const Communicator& communicator, int error) {
   std::vector<std::int64_t> errors(static_cast<std::size_t>(communicator.world_size()));
   errors[static_cast<std::size_t>(communicator.rank())] = error;
-  at::Tensor all = numbers_in(errors.data(), communicator.world_size());
+  at::Tensor all = as_tensor(errors.data(), communicator.world_size());
   communicator.all_reduce_sum(all);
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
     if (errors[rank] == 0) continue;
@@ -84,7 +84,7 @@ class SharedSegment {
     UniqueFd fd;
     int error = communicator.rank() == 0 ? make_segment(bytes, fd) : 0;
     SegmentFile file = segment_file(fd.get());
-    at::Tensor numbers = numbers_in(file.data(), static_cast<std::int64_t>(file.size()));
+    at::Tensor numbers = as_tensor(file.data(), static_cast<std::int64_t>(file.size()));
     communicator.broadcast(numbers);
     if (communicator.rank() != 0) error = open_segment(file, fd);
     if (error == 0) {
@@ -102,28 +102,28 @@ class SharedSegment {
 
   /// Allocates the next piece, of `cache_aligned(bytes)` bytes. All ranks must allocate pieces of
   /// the same sizes in the same order.
-  std::uint8_t* take(std::size_t bytes) {
-    std::uint8_t* piece = memory_.get() + taken_;
-    taken_ += cache_aligned(bytes);
-    if (taken_ > bytes_) throw std::logic_error("a shared segment is too small");
+  std::uint8_t* allocate(std::size_t bytes) {
+    std::uint8_t* piece = memory_.get() + used_;
+    used_ += cache_aligned(bytes);
+    if (used_ > bytes_) throw std::logic_error("a shared segment is too small");
     return piece;
   }
   /// Allocates the next piece as a contiguous tensor with the shape and type of `example`.
-  at::Tensor take_like(const at::Tensor& example) {
+  at::Tensor allocate_like(const at::Tensor& example) {
     return at::from_blob(
-        take(example.nbytes()), example.sizes(), [memory = memory_](void* /*piece*/) {},
+        allocate(example.nbytes()), example.sizes(), [memory = memory_](void* /*piece*/) {},
         example.options());
   }
-  /// Moves the entire storage of `tensor`, and thus every view of it, into the next piece. Without
-  /// `with_contents` the tensor takes on the contents of the piece.
-  void move_here(const at::Tensor& tensor, bool with_contents) {
+  /// Moves the entire storage of `tensor`, and thus every view of it, into the next piece. Unless
+  /// `copies_contents` is set, the tensor takes on the contents of the piece.
+  void relocate(const at::Tensor& tensor, bool copies_contents) {
     using Owner = std::shared_ptr<std::uint8_t>;
     const at::Storage& storage = tensor.storage();
     if (storage.nbytes() != tensor.nbytes()) {
-      throw std::logic_error("only a whole storage moves into a shared segment");
+      throw std::logic_error("only an entire storage can move into a shared segment");
     }
-    std::uint8_t* piece = take(tensor.nbytes());
-    if (with_contents) std::memcpy(piece, storage.data(), tensor.nbytes());
+    std::uint8_t* piece = allocate(tensor.nbytes());
+    if (copies_contents) std::memcpy(piece, storage.data(), tensor.nbytes());
     storage.set_data_ptr_noswap({piece, new Owner(memory_),
                                  [](void* owner) { delete static_cast<Owner*>(owner); }, at::kCPU});
   }
@@ -131,7 +131,7 @@ class SharedSegment {
  private:
   std::shared_ptr<std::uint8_t> memory_;
   std::size_t bytes_;
-  std::size_t taken_ = 0;
+  std::size_t used_ = 0;
 };
 
 [[noreturn]] void throw_lost(int rank, launch::Wait wait) {
@@ -156,16 +156,16 @@ class SharedMemoryAverager : public GradientAverager {
         communicator_(communicator),
         statistics_(statistics()),
         segment_(communicator, segment_bytes()),
-        barrier_(segment_.take(SharedBarrier::bytes(ranks())), rank(), ranks()),
+        barrier_(segment_.allocate(SharedBarrier::bytes(ranks())), rank(), ranks()),
         states_(reinterpret_cast<RankState*>(
-            segment_.take(sizeof(RankState) * static_cast<std::size_t>(ranks())))),
-        small_(segment_.take(small_bytes())) {
+            segment_.allocate(sizeof(RankState) * static_cast<std::size_t>(ranks())))),
+        small_(segment_.allocate(small_bytes())) {
     for (int other = 0; other < ranks(); ++other) {
-      statistics_slots_.push_back(segment_.take_like(own_statistics()));
-      const auto share = [&](const at::Tensor& own) {
-        if (other != rank()) return segment_.take_like(own);
-        segment_.move_here(own, /*with_contents=*/true);
-        return own;
+      statistics_slots_.push_back(segment_.allocate_like(local_statistics()));
+      const auto share = [&](const at::Tensor& local) {
+        if (other != rank()) return segment_.allocate_like(local);
+        segment_.relocate(local, /*copies_contents=*/true);
+        return local;
       };
       tables_.push_back(share(buffer_.rows));
       if (keeps_bf16()) bf16_tables_.push_back(share(buffer_.bf16_rows));
@@ -185,15 +185,16 @@ class SharedMemoryAverager : public GradientAverager {
     std::size_t bytes = 0;
     for (const at::Tensor& tensor : state) bytes += cache_aligned(tensor.nbytes());
     SharedSegment segment(communicator_, bytes);
-    for (const at::Tensor& tensor : state) segment.move_here(tensor, /*with_contents=*/rank() == 0);
+    for (const at::Tensor& tensor : state)
+      segment.relocate(tensor, /*copies_contents=*/rank() == 0);
     barrier();
   }
 
   void average() override {
-    statistics_slots_[static_cast<std::size_t>(rank())].copy_(own_statistics());
+    statistics_slots_[static_cast<std::size_t>(rank())].copy_(local_statistics());
     barrier();
     // Every rank sums these in place, so each needs its own copy.
-    comm::add_rows(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
+    add_rows(at::cat(statistics_slots_).unbind(), buffer_.tree.cross_rank_sums(), statistics_);
   }
 
   bool all_reduce_small(at::Tensor& tensor) override {
@@ -241,11 +242,11 @@ class SharedMemoryAverager : public GradientAverager {
   bool keeps_bf16() const { return buffer_.bf16_rows.defined(); }
 
   std::size_t segment_bytes() const {
-    std::size_t of_rank = sizeof(RankState) + cache_aligned(own_statistics().nbytes()) +
-                          cache_aligned(buffer_.rows.nbytes());
-    if (keeps_bf16()) of_rank += cache_aligned(buffer_.bf16_rows.nbytes());
+    std::size_t bytes_per_rank = sizeof(RankState) + cache_aligned(local_statistics().nbytes()) +
+                                 cache_aligned(buffer_.rows.nbytes());
+    if (keeps_bf16()) bytes_per_rank += cache_aligned(buffer_.bf16_rows.nbytes());
     return SharedBarrier::bytes(ranks()) + small_bytes() +
-           of_rank * static_cast<std::size_t>(ranks());
+           bytes_per_rank * static_cast<std::size_t>(ranks());
   }
   std::size_t small_bytes() const {
     return 2 * kMaxSmall_bytes * static_cast<std::size_t>(ranks());
@@ -266,8 +267,8 @@ class SharedMemoryAverager : public GradientAverager {
   }
 
   /// Returns a view of the statistics in the rows that this rank contributes.
-  at::Tensor own_statistics() const {
-    return buffer_.rows.narrow(0, 0, static_cast<std::int64_t>(buffer_.tree.rows_of_rank()))
+  at::Tensor local_statistics() const {
+    return buffer_.rows.narrow(0, 0, static_cast<std::int64_t>(buffer_.tree.rows_per_rank()))
         .narrow(1, gradient_count(), buffer_.statistics);
   }
 

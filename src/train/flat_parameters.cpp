@@ -185,7 +185,7 @@ void FlatParameters::end_shard(std::size_t number) {
     const std::int64_t count = statistics_.numel();
     used_rows_[leaf.row].narrow(0, gradients_.numel(), count).copy_(shard_statistics_);
   }
-  for (const comm::RowSum& sum : leaf.then) used_rows_[sum.to].add_(used_rows_[sum.from]);
+  for (const comm::RowSum& sum : leaf.sums) used_rows_[sum.to].add_(used_rows_[sum.from]);
 }
 
 /// Copies the gradients of one type into the flat gradients, or adds them in later batches of a

@@ -16,8 +16,8 @@ namespace mnist_train::train {
 
 /// How a step sums the gradients of its shards; by default there is one shard.
 struct ShardLayout {
-  comm::SummationTree tree = comm::SummationTree::of_ranks(1);  // over all shards of a batch
-  int rank = 0;                                                 // the rank of this process
+  comm::SummationTree tree = comm::SummationTree::for_ranks(1);  // over all shards of a batch
+  int rank = 0;                                                  // the rank of this process
   bool keeps_precision = false;  // bf16 gradients stay bf16 until the reduction
 };
 

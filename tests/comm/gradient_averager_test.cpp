@@ -33,7 +33,7 @@ struct Subject {
   train::FlatParameters parameters;
 
   explicit Subject(int ranks = 1)
-      : parameters(fill(), kStatistics, nullptr, {SummationTree::of_ranks(ranks)}) {}
+      : parameters(fill(), kStatistics, nullptr, {SummationTree::for_ranks(ranks)}) {}
 
   torch::nn::Module& fill() {
     const at::NoGradGuard no_grad;
@@ -66,7 +66,7 @@ GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tens
           .rows = flat.unsqueeze(0),
           .flat = flat,
           .statistics = statistics,
-          .tree = SummationTree::of_ranks(ranks)};
+          .tree = SummationTree::for_ranks(ranks)};
 }
 
 /// Returns each step's summed gradients and statistics, for batches of `batch_size` samples.
@@ -119,7 +119,7 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
   const bool deferred = strategy == AveragingStrategy::kSharedMemory;
   train::FlatParameters parameters(
       *master, 1, computing.get(),
-      {SummationTree::of_ranks(communicator.world_size()), communicator.rank(), deferred});
+      {SummationTree::for_ranks(communicator.world_size()), communicator.rank(), deferred});
   const auto averager = make_gradient_averager(options, communicator, parameters.gradient_buffer());
   parameters.begin_shard(0);
   averager->begin();
@@ -142,7 +142,7 @@ std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int
     const auto master = tiny_model(1);
     const auto computing = tiny_model(1);
     computing->to(at::kBFloat16);
-    train::FlatParameters parameters(*master, 1, computing.get(), {SummationTree::of_ranks(2)});
+    train::FlatParameters parameters(*master, 1, computing.get(), {SummationTree::for_ranks(2)});
     for (const at::Tensor& parameter : computing->parameters()) {
       parameter.register_hook([&](const at::Tensor& gradient) {
         const at::Tensor view = gradient.to(at::kDouble).abs().sum().reshape({1});
@@ -381,10 +381,10 @@ at::Tensor summed(const std::vector<at::Tensor>& shards, int ranks) {
       for (const RowSum& sum : leaf.then) rows[sum.to].add_(rows[sum.from]);
     }
     given.insert(given.end(), rows.begin(),
-                 rows.begin() + static_cast<std::ptrdiff_t>(tree.rows_of_rank()));
+                 rows.begin() + static_cast<std::ptrdiff_t>(tree.rows_per_rank()));
   }
-  if (tree.over_ranks().empty()) return given.front();
-  add_rows(given, tree.over_ranks(), given[1]);  // as ranks other than the first do
+  if (tree.cross_rank_sums().empty()) return given.front();
+  add_rows(given, tree.cross_rank_sums(), given[1]);  // as ranks other than the first do
   return given[1];
 }
 
@@ -409,15 +409,15 @@ TEST_CASE("a rank sums complete nodes of the tree and leaves the rest to the sum
   const SummationTree uneven({0, 2, 3, 4});
   CHECK((uneven.leaves(0) == std::vector<Leaf>{{0, {}}, {1, {{0, 1}}}}));
   CHECK((uneven.leaves(2) == std::vector<Leaf>{{0, {}}}));
-  CHECK((uneven.over_ranks() == std::vector<RowSum>{{1, 2}, {0, 1}}));
-  CHECK(uneven.rows_of_rank() == 1);
+  CHECK((uneven.cross_rank_sums() == std::vector<RowSum>{{1, 2}, {0, 1}}));
+  CHECK(uneven.rows_per_rank() == 1);
   CHECK(uneven.rows() == 2);
 
   // The second of three ranks has shards 3, 4 and 5 of 8: two nodes.
   const SummationTree crossing({0, 3, 6, 8});
-  CHECK(crossing.rows_of_rank() == 2);
+  CHECK(crossing.rows_per_rank() == 2);
   CHECK((crossing.leaves(1) == std::vector<Leaf>{{0, {}}, {1, {}}, {2, {{1, 2}}}}));
-  CHECK((crossing.over_ranks() == std::vector<RowSum>{{1, 2}, {0, 1}, {3, 4}, {0, 3}}));
+  CHECK((crossing.cross_rank_sums() == std::vector<RowSum>{{1, 2}, {0, 1}, {3, 4}, {0, 3}}));
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ comm::DeferredSum drawn_gradients(std::size_t rows, std::int64_t count, std::int
   for (std::size_t i = 0; i < rows; ++i) {
     sum.rows.push_back(row(gradients_of(step + 3 * static_cast<int>(i), count), bf16));
   }
-  sum.order = comm::SummationTree::of_ranks(static_cast<int>(rows)).over_ranks();
+  sum.order = comm::SummationTree::for_ranks(static_cast<int>(rows)).cross_rank_sums();
   return sum;
 }
 
