@@ -200,8 +200,8 @@ void run_preview(Worker& worker) {
   const std::int64_t batch_size = settings::global_batch_size(config.train, world_size);
   const data::Range global{0, std::min(batch_size, images->count())};
   RankPreview preview;
-  const data::Range own = split->own_shards();
-  for (std::int64_t number = own.begin; number < own.end; ++number) {
+  const data::Range local = split->local_shards();
+  for (std::int64_t number = local.begin; number < local.end; ++number) {
     const data::Range shard = split->shard(global, number);
     const data::Range next = split->shard(global, (number + 1) % split->shards());
     append(preview, images->gather({.range = shard, .next = next}),

@@ -75,7 +75,7 @@ void warn_of_other_settings(const settings::RunConfig& saved, const settings::Ru
   if (const auto differences = settings::config_differences(saved, config); !differences.empty()) {
     spdlog::warn("the run resumes with different settings: {}", fmt::join(differences, "; "));
   }
-  const char* name = train::name_if_bound_to_end(config.train.schedule.name);
+  const char* name = train::name_if_length_dependent(config.train.schedule.name);
   const bool has_moved =
       saved.train.epochs != config.train.epochs || saved.train.max_steps != config.train.max_steps;
   if (name == nullptr || !has_moved) return;

@@ -46,9 +46,9 @@ class PerRankPartition : public BatchPartition {
                                      std::int64_t epoch) const override {
     // With a shared seed, sets of equal size would be visited in the same order, always pairing the
     // same samples.
-    constexpr std::int64_t kSeedsApart = 1'000'003;
+    constexpr std::int64_t kSeedStride = 1'000'003;
     const std::int64_t count = sizes_[static_cast<std::size_t>(rank)];
-    auto order = data::epoch_permutation(count, seed + rank * kSeedsApart, epoch);
+    auto order = data::epoch_permutation(count, seed + rank * kSeedStride, epoch);
     const std::int64_t first =
         std::accumulate(sizes_.begin(), sizes_.begin() + rank, std::int64_t{0});
     for (std::int64_t& sample : order) sample += first;
@@ -56,9 +56,9 @@ class PerRankPartition : public BatchPartition {
   }
   int orders() const override { return static_cast<int>(sizes_.size()); }
   data::Range shard(data::Range global, std::int64_t number) const override {
-    const auto& mine = positions_[static_cast<std::size_t>(number)];
-    const auto before = [&mine](std::int64_t position) {
-      return std::lower_bound(mine.begin(), mine.end(), position) - mine.begin();
+    const auto& owned = positions_[static_cast<std::size_t>(number)];
+    const auto before = [&owned](std::int64_t position) {
+      return std::lower_bound(owned.begin(), owned.end(), position) - owned.begin();
     };
     return {before(global.begin), before(global.end)};
   }
@@ -82,9 +82,9 @@ class ThroughputPartition : public BatchPartition {
 
   data::Range shard(data::Range global, std::int64_t number) const override {
     const std::vector<std::int64_t> sizes = data::apportion(global.size(), fractions_);
-    const auto mine = sizes.begin() + number;
-    const std::int64_t begin = std::accumulate(sizes.begin(), mine, global.begin);
-    return {begin, begin + *mine};
+    const auto size = sizes.begin() + number;
+    const std::int64_t begin = std::accumulate(sizes.begin(), size, global.begin);
+    return {begin, begin + *size};
   }
 
   std::int64_t statistics() const override { return static_cast<std::int64_t>(ranks_); }
@@ -122,8 +122,8 @@ class ThroughputPartition : public BatchPartition {
   }
 
   void decide() {
-    const auto [quickest_s, slowest_s] = std::ranges::minmax(busy_s_);
-    if (quickest_s <= 0 || std::ranges::min(samples_) <= 0) return;  // a rank had no samples
+    const auto [fastest_s, slowest_s] = std::ranges::minmax(busy_s_);
+    if (fastest_s <= 0 || std::ranges::min(samples_) <= 0) return;  // a rank had no samples
     const double mean_s =
         std::accumulate(busy_s_.begin(), busy_s_.end(), 0.0) / static_cast<double>(ranks_);
     if (slowest_s < (1 + kMinImbalance) * mean_s) return;
@@ -172,7 +172,7 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
   return std::make_unique<BatchPartition>(begins, communicator.rank());
 }
 
-at::Tensor ClassWeights::by_class(at::Device device) const {
+at::Tensor ClassWeights::to_tensor(at::Device device) const {
   return accelerator::to_device(at::tensor(weights_), device);
 }
 
@@ -212,9 +212,9 @@ double ClassWeights::sum_of(const std::vector<data::Range>& shards, std::size_t 
   const auto count = static_cast<std::size_t>(shards[shard].size());
   double sum = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const double own = order.weights[begin + i];
+    const double weight = order.weights[begin + i];
     const double share = order.shares.empty() ? 1 : order.shares[begin + i];
-    sum += share < 1 ? share * own + (1 - share) * partner_of(shards, shard, i) : own;
+    sum += share < 1 ? share * weight + (1 - share) * partner_of(shards, shard, i) : weight;
   }
   return sum;
 }
@@ -223,11 +223,11 @@ double ClassWeights::sum_of(const std::vector<data::Range>& shards, std::size_t 
 float ClassWeights::partner_of(const std::vector<data::Range>& shards, std::size_t shard,
                                std::size_t number) const {
   const RankOrder& order = order_of(shard);
-  const std::size_t own = static_cast<std::size_t>(shards[shard].begin) + number;
-  if (!images_.augmenter()->mixes_shards()) return order.weights[(own + 1) % order.weights.size()];
+  const std::size_t i = static_cast<std::size_t>(shards[shard].begin) + number;
+  if (!images_.augmenter()->mixes_shards()) return order.weights[(i + 1) % order.weights.size()];
   const std::size_t next = (shard + 1) % shards.size();
   const data::Range& partners = shards[next];
-  if (number >= static_cast<std::size_t>(partners.size())) return order.weights[own];
+  if (number >= static_cast<std::size_t>(partners.size())) return order.weights[i];
   return order_of(next).weights[static_cast<std::size_t>(partners.begin) + number];
 }
 

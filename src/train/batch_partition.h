@@ -34,7 +34,7 @@ class BatchPartition {
 
   std::int64_t shards() const { return begins_.back(); }
   /// Returns the indices of this rank's shards; there is at least one.
-  data::Range own_shards() const { return {begins_[rank_], begins_[rank_ + 1]}; }
+  data::Range local_shards() const { return {begins_[rank_], begins_[rank_ + 1]}; }
   /// Returns the first shard of each rank, followed by the total number of shards.
   const std::vector<std::int64_t>& begins() const { return begins_; }
 
@@ -88,7 +88,7 @@ class ClassWeights {
       : weights_(std::move(weights)), images_(images) {}
 
   /// Returns the class weights on a device, [classes] f32.
-  at::Tensor by_class(at::Device device) const;
+  at::Tensor to_tensor(at::Device device) const;
   /// Looks up the weights of an epoch's samples, in the partition's sample orders.
   void begin_epoch(const BatchPartition& partition, std::int64_t seed, std::int64_t epoch);
   /// Returns the factor for the class weights in a step: its number of samples divided by the sum

@@ -32,17 +32,17 @@ constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 
 FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                                torch::nn::Module* bf16_copy, ShardLayout layout,
-                               std::vector<settings::ParameterSettings> by_parameter)
+                               std::vector<settings::ParameterSettings> kinds)
     : names_(module.named_parameters().keys()),
       parameters_(bf16_copy != nullptr ? bf16_copy->parameters() : module.parameters()),
       tree_(std::move(layout.tree)),
       leaves_(tree_.leaves(layout.rank)) {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> masters = module.parameters();
-  by_parameter.resize(masters.size());
-  const std::size_t trained = freeze(masters, by_parameter);
+  kinds.resize(masters.size());
+  const std::size_t trained = freeze(masters, kinds);
   std::int64_t bf16_total = 0;
-  const std::int64_t all = lay_out(by_parameter, bf16_total);
+  const std::int64_t all = lay_out(kinds, bf16_total);
   const std::int64_t total = spans_.back().slice.begin + spans_.back().slice.size;
   const at::TensorOptions options = masters.front().options().requires_grad(false);
   weights_ = at::zeros({all}, options);
@@ -63,14 +63,14 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
     const at::Tensor value = view(weights_, layouts_[i]);
     value.copy_(masters[i]);
     masters[i].set_data(value);
-    const bool computes = bf16_copy == nullptr || parameters_[i].scalar_type() == at::kFloat;
+    const bool is_shared = bf16_copy == nullptr || parameters_[i].scalar_type() == at::kFloat;
     if (i >= trained) {
-      parameters_[i].set_data(computes ? value : at::empty_like(value, at::kBFloat16));
-      if (!computes) frozen_copies_.push_back({parameters_[i], value});
+      parameters_[i].set_data(is_shared ? value : at::empty_like(value, at::kBFloat16));
+      if (!is_shared) frozen_copies_.push_back({parameters_[i], value});
       continue;
     }
-    parameters_[i].set_data(computes ? value : view(bf16_values_, layouts_[i]));
-    const bool stays_bf16 = bf16_rows_.defined() && !computes;
+    parameters_[i].set_data(is_shared ? value : view(bf16_values_, layouts_[i]));
+    const bool stays_bf16 = bf16_rows_.defined() && !is_shared;
     for (std::size_t row = 0; row < used_rows_.size(); ++row) {
       const at::Tensor& collected =
           stays_bf16 ? bf16_rows_.select(0, static_cast<std::int64_t>(row)) : used_rows_[row];
@@ -81,22 +81,22 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
   parameters_.resize(trained);
   if (bf16_copy == nullptr) return;
   std::vector<at::Tensor> buffers = bf16_copy->buffers();
-  const std::vector<at::Tensor> masters_buffers = module.buffers();
-  for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].set_data(masters_buffers[i]);
+  const std::vector<at::Tensor> master_buffers = module.buffers();
+  for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].set_data(master_buffers[i]);
   refresh_bf16_copy();
 }
 
 /// Sets which parameters require gradients and moves frozen parameters after the trained ones.
 /// Returns the number of trained parameters.
 std::size_t FlatParameters::freeze(std::vector<at::Tensor>& masters,
-                                   std::vector<settings::ParameterSettings>& by_parameter) {
+                                   std::vector<settings::ParameterSettings>& kinds) {
   std::vector<std::size_t> order(masters.size());
   std::iota(order.begin(), order.end(), 0);
   const auto frozen = std::stable_partition(order.begin(), order.end(),
-                                            [&](std::size_t i) { return !by_parameter[i].frozen; });
+                                            [&](std::size_t i) { return !kinds[i].frozen; });
   for (std::size_t i = 0; i < masters.size(); ++i) {
-    masters[i].set_requires_grad(!by_parameter[i].frozen);
-    parameters_[i].set_requires_grad(!by_parameter[i].frozen);
+    masters[i].set_requires_grad(!kinds[i].frozen);
+    parameters_[i].set_requires_grad(!kinds[i].frozen);
   }
   const auto reorder = [&](auto& list) {
     auto before = list;
@@ -105,17 +105,17 @@ std::size_t FlatParameters::freeze(std::vector<at::Tensor>& masters,
   reorder(names_);
   reorder(parameters_);
   reorder(masters);
-  reorder(by_parameter);
+  reorder(kinds);
   return static_cast<std::size_t>(frozen - order.begin());
 }
 
 /// Lays out bf16 parameters before fp32 ones, both grouped by settings, and frozen ones last.
 /// Returns the total number of elements.
-std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettings>& by_parameter,
+std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettings>& kinds,
                                      std::int64_t& bf16_total) {
-  std::vector<settings::ParameterSettings> kinds;
-  for (const settings::ParameterSettings& each : by_parameter) {
-    if (std::ranges::find(kinds, each) == kinds.end()) kinds.push_back(each);
+  std::vector<settings::ParameterSettings> distinct;
+  for (const settings::ParameterSettings& each : kinds) {
+    if (std::ranges::find(distinct, each) == distinct.end()) distinct.push_back(each);
   }
   layouts_.resize(parameters_.size());
   std::int64_t total = 0;
@@ -126,10 +126,10 @@ std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettin
     return size;
   };
   for (const bool bf16 : {true, false}) {
-    for (const settings::ParameterSettings& kind : kinds) {
+    for (const settings::ParameterSettings& kind : distinct) {
       for (std::size_t i = 0; i < parameters_.size(); ++i) {
         const bool is_bf16 = parameters_[i].scalar_type() == at::kBFloat16;
-        if (is_bf16 != bf16 || kind.frozen || by_parameter[i] != kind) continue;
+        if (is_bf16 != bf16 || kind.frozen || kinds[i] != kind) continue;
         if (spans_.empty() || spans_.back().kind != kind) spans_.push_back({{total, 0}, kind});
         spans_.back().slice.size += add(i);
       }
@@ -137,7 +137,7 @@ std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettin
     if (bf16) bf16_total = total;
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (by_parameter[i].frozen) add(i);
+    if (kinds[i].frozen) add(i);
   }
   return total;
 }
@@ -150,7 +150,7 @@ comm::GradientBuffer FlatParameters::gradient_buffer() const {
 void FlatParameters::begin_shard(std::size_t number) {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   shard_ = number;
-  adds_ = false;
+  accumulating_ = false;
 }
 
 void FlatParameters::set_destinations(models::GradientDestinations& destinations) const {
@@ -175,7 +175,7 @@ void FlatParameters::collect_gradients() {
   }
   collect(gradients, at::kBFloat16);
   collect(gradients, at::kFloat);
-  adds_ = true;
+  accumulating_ = true;
 }
 
 void FlatParameters::end_shard(std::size_t number) {
@@ -202,7 +202,7 @@ void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::Scala
     to.push_back(view);
   }
   if (from.empty()) return;
-  if (adds_) {
+  if (accumulating_) {
     at::_foreach_add_(to, from);
   } else {
     at::_foreach_copy_(to, from);

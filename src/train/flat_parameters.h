@@ -39,10 +39,10 @@ class FlatParameters {
   /// already. `bf16_copy`: null, or a module of the same architecture on the same device, with some
   /// parameters in bf16, which forward and backward then use. Its bf16 parameters become views of a
   /// separate buffer, which `refresh_bf16_copy` fills; its other parameters and all its buffers are
-  /// shared with `module`. `by_parameter`: settings of each parameter; empty: the same for all.
+  /// shared with `module`. `kinds`: settings of each parameter; empty: the same for all.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, ShardLayout layout = {},
-                 std::vector<settings::ParameterSettings> by_parameter = {});
+                 std::vector<settings::ParameterSettings> kinds = {});
   FlatParameters(const FlatParameters&) = delete;  // other objects keep references to it
   FlatParameters& operator=(const FlatParameters&) = delete;
 
@@ -104,8 +104,8 @@ class FlatParameters {
   void collect(const std::vector<at::Tensor>& gradients, at::ScalarType type);
   static at::Tensor view(const at::Tensor& flat, const Layout& layout);
   std::size_t freeze(std::vector<at::Tensor>& masters,
-                     std::vector<settings::ParameterSettings>& by_parameter);
-  std::int64_t lay_out(const std::vector<settings::ParameterSettings>& by_parameter,
+                     std::vector<settings::ParameterSettings>& kinds);
+  std::int64_t lay_out(const std::vector<settings::ParameterSettings>& kinds,
                        std::int64_t& bf16_total);
 
   std::vector<std::string> names_;
@@ -126,7 +126,7 @@ class FlatParameters {
   std::vector<std::vector<at::Tensor>> gradient_views_;  // by row, one per parameter
   at::Tensor bf16_values_;                               // of the first h values
   std::size_t shard_ = 0;                                // current shard
-  bool adds_ = false;  // whether the shard's row already holds gradients of an earlier batch
+  bool accumulating_ = false;  // whether the shard's row holds gradients of an earlier batch
 };
 
 }  // namespace mnist_train::train

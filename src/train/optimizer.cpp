@@ -87,7 +87,7 @@ MNIST_TRAIN_VECTORIZED void descend_adaptively(const float* __restrict gradients
 }
 
 /// Returns a pointer to the first element of a block of a flat tensor.
-float* part_of(const at::Tensor& flat, comm::Slice block) {
+float* block_data(const at::Tensor& flat, comm::Slice block) {
   return flat.mutable_data_ptr<float>() + block.begin;
 }
 
@@ -103,10 +103,10 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
     comm::DeferredSum::Scratch scratch = gradients.make_scratch();
     for (; begin < end; begin += kBlock) {
       const comm::Slice block{begin, std::min(kBlock, end - begin)};
-      float* const values = part_of(update.values, block);
+      float* const values = block_data(update.values, block);
       step(gradients.block(first + block.begin, block.size, scratch), block, values);
       if (update.average.defined()) {
-        approach(values, block.size, average_weight, part_of(update.average, block));
+        approach(values, block.size, average_weight, block_data(update.average, block));
       }
       const std::int64_t copied =
           std::clamp<std::int64_t>(update.bf16_copy.numel() - begin, 0, block.size);
@@ -121,17 +121,17 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
 }
 
 /// Returns a rule's step for `update_all`. The step keeps a reference to the rule.
-auto step_by(const kernels::SgdRule& rule, double learning_rate) {
+auto make_step(const kernels::SgdRule& rule, double learning_rate) {
   const SgdFactors factors{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
                            static_cast<float>(rule.weight_decay), rule.nesterov};
   return [&rule, factors](const float* gradients, comm::Slice block, float* values) {
     if (factors.momentum == 0) return descend(gradients, block.size, factors, values);
-    descend_with_momentum(gradients, block.size, factors, part_of(rule.momentum_buffer, block),
+    descend_with_momentum(gradients, block.size, factors, block_data(rule.momentum_buffer, block),
                           values);
   };
 }
 
-auto step_by(const kernels::AdamRule& rule, double learning_rate) {
+auto make_step(const kernels::AdamRule& rule, double learning_rate) {
   rule.steps.add_(1);
   const double steps = rule.steps.item<double>();
   const auto as_float = [](double value) { return static_cast<float>(value); };
@@ -144,8 +144,8 @@ auto step_by(const kernels::AdamRule& rule, double learning_rate) {
       .root = as_float(std::sqrt(1 - std::pow(rule.beta2, steps))),
       .epsilon = as_float(rule.epsilon)};
   return [&rule, factors](const float* gradients, comm::Slice block, float* values) {
-    descend_adaptively(gradients, block.size, factors, part_of(rule.average, block),
-                       part_of(rule.square_average, block), values);
+    descend_adaptively(gradients, block.size, factors, block_data(rule.average, block),
+                       block_data(rule.square_average, block), values);
   };
 }
 
@@ -232,21 +232,21 @@ Optimizer::Optimizer(const settings::TrainOptions& options, const FlatParameters
     const std::int64_t end =
         std::min(span.slice.begin + span.slice.size, slice_.begin + slice_.size);
     if (begin >= end) continue;
-    const comm::Slice common{begin, end - begin};
+    const comm::Slice overlap{begin, end - begin};
     kernels::WeightUpdate update;
-    update.values = common.of(parameters.values());
-    update.gradients = common.of(parameters.gradients());
-    update.bf16_copy = parameters.bf16_values_of(common);
-    if (ema != nullptr) update.average = common.of(ema->values());
+    update.values = overlap.of(parameters.values());
+    update.gradients = overlap.of(parameters.gradients());
+    update.bf16_copy = parameters.bf16_values_of(overlap);
+    if (ema != nullptr) update.average = overlap.of(ema->values());
     const double weight_decay = span.kind.weight_decay.value_or(options.weight_decay);
     spans_.push_back(
-        {common, span.kind.learning_rate_factor, update, rule_of(common, weight_decay)});
+        {overlap, span.kind.learning_rate_factor, update, make_rule(overlap, weight_decay)});
   }
 }
 
 /// In the first SGD step PyTorch copies the gradient to the momentum buffer; here it is added to
 /// zeros. Adam does not support amsgrad.
-kernels::UpdateRule Optimizer::rule_of(comm::Slice slice, double weight_decay) const {
+kernels::UpdateRule Optimizer::make_rule(comm::Slice slice, double weight_decay) const {
   const auto state = [&](std::size_t number) { return slice.of(state_[number].flat); };
   if (options_.optimizer == settings::OptimizerName::kSgd) {
     return kernels::SgdRule{options_.sgd_momentum, weight_decay, options_.nesterov,
@@ -325,10 +325,10 @@ bool Optimizer::clip_gradients(const at::Tensor& check) {
 bool update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
                     const comm::DeferredSum& gradients, std::int64_t first) {
   const double learning_rate = update.learning_rate.item<double>();
-  const auto update_by = [&](const auto& chosen) {
-    return update_all(update, step_by(chosen, learning_rate), gradients, first);
+  const auto update_with = [&](const auto& typed_rule) {
+    return update_all(update, make_step(typed_rule, learning_rate), gradients, first);
   };
-  return std::visit(update_by, rule);
+  return std::visit(update_with, rule);
 }
 
 }  // namespace mnist_train::train

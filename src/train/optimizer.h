@@ -110,7 +110,7 @@ class Optimizer {
     kernels::UpdateRule rule;
   };
 
-  kernels::UpdateRule rule_of(comm::Slice slice, double weight_decay) const;
+  kernels::UpdateRule make_rule(comm::Slice slice, double weight_decay) const;
   bool updates_on_host() const {
     const at::Device device = parameters_.values().device();
     return device.is_cpu() && !kernels::are_used(device);

@@ -42,7 +42,7 @@ ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress
   return {steps, skipped};
 }
 
-const char* name_if_bound_to_end(settings::ScheduleName schedule) {
+const char* name_if_length_dependent(settings::ScheduleName schedule) {
   using enum settings::ScheduleName;
   if (schedule == kLinear) return "linear";
   if (schedule == kCosine) return "cosine";
@@ -98,11 +98,11 @@ double Schedule::one_cycle(std::int64_t step) const {
   const auto now = static_cast<double>(step);
   const auto steps = static_cast<double>(scheduled_steps_);
   const double peak = options_.pct_start * steps - 1;
-  const double highest = options_.max_learning_rate;
-  const double first = highest / options_.div_factor;
-  if (peak > 0 && now <= peak) return anneal(first, highest, now / peak);
+  const double max_rate = options_.max_learning_rate;
+  const double initial_rate = max_rate / options_.div_factor;
+  if (peak > 0 && now <= peak) return anneal(initial_rate, max_rate, now / peak);
   const double progress = (now - peak) / (steps - 1 - peak);
-  return anneal(highest, first / options_.final_div_factor, std::min(1.0, progress));
+  return anneal(max_rate, initial_rate / options_.final_div_factor, std::min(1.0, progress));
 }
 
 double Schedule::factor(std::int64_t step) const {

@@ -99,7 +99,7 @@ ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress
                            std::int64_t samples, std::int64_t samples_per_step);
 
 /// Returns the schedule's name if its rates depend on the length of the run, otherwise null.
-const char* name_if_bound_to_end(settings::ScheduleName schedule);
+const char* name_if_length_dependent(settings::ScheduleName schedule);
 
 /// The learning rate of each optimizer step of a run.
 ///

@@ -22,8 +22,8 @@ namespace mnist_train::train {
 
 namespace {
 
-constexpr int kWarmUpSteps = 3;     // before a step is captured
-constexpr double kLongest_s = 0.5;  // between two synchronisations
+constexpr int kWarmUpSteps = 3;         // before a step is captured
+constexpr double kMaxInterval_s = 0.5;  // between two synchronisations
 
 enum Slot : std::int64_t { kLoss, kCorrect, kSamples, kStop };
 
@@ -46,14 +46,14 @@ std::vector<at::Tensor> views_like(const std::vector<at::Tensor>& buffers, const
 
 }  // namespace
 
-StepLog::StepLog(const at::Tensor& summed, at::Tensor of_shard,
+StepLog::StepLog(const at::Tensor& summed, at::Tensor shard_sums,
                  const comm::Communicator& communicator, bool runs_ahead)
     : communicator_(communicator),
-      of_shard_(std::move(of_shard)),
+      shard_sums_(std::move(shard_sums)),
       scalars_(summed.narrow(0, 0, kScalars)),
       update_check_(scalars_[kStop]),
-      others_(summed.narrow(0, kScalars, summed.numel() - kScalars)),
-      beginning_(at::zeros_like(summed)),
+      extra_scalars_(summed.narrow(0, kScalars, summed.numel() - kScalars)),
+      initial_(at::zeros_like(summed)),
       rows_(at::empty({kSteps, kScalars},
                       at::TensorOptions(at::kFloat).pinned_memory(!summed.is_cpu()))),
       any_runs_ahead_(communicator.sum_over_ranks(runs_ahead ? 1 : 0) > 0) {}
@@ -61,7 +61,7 @@ StepLog::StepLog(const at::Tensor& summed, at::Tensor of_shard,
 void StepLog::request_stop(bool requested) {
   if (requested == requests_stop_) return;
   requests_stop_ = requested;
-  beginning_[kStop].fill_(requested ? 1 : 0);
+  initial_[kStop].fill_(requested ? 1 : 0);
 }
 
 StepSums StepLog::last() const { return to_sums(accelerator::to_host(scalars_)); }
@@ -98,10 +98,10 @@ std::span<const FinishedStep> StepLog::synchronize(StepSums& sums) {
 void StepLog::synced() {
   const double now_s = monotonic_seconds();
   if (any_runs_ahead_) {
-    const std::int64_t own = next_interval(steps_, now_s - synced_s_);
+    const std::int64_t local_interval = next_interval(steps_, now_s - synced_s_);
     const bool decides = communicator_.rank() == 0;
     interval_ = static_cast<std::int64_t>(
-        communicator_.sum_over_ranks(decides ? static_cast<double>(own) : 0));
+        communicator_.sum_over_ranks(decides ? static_cast<double>(local_interval) : 0));
   }
   steps_ = 0;
   synced_s_ = now_s;
@@ -109,11 +109,11 @@ void StepLog::synced() {
 
 std::int64_t next_interval(std::int64_t steps, double seconds) {
   // At most double the interval: the few timed steps may have been fast by chance.
-  const std::int64_t most = std::min(2 * steps, StepLog::kSteps);
-  const double in_time = kLongest_s * static_cast<double>(steps) / std::max(seconds, 1e-9);
-  return in_time < static_cast<double>(most)
-             ? std::max<std::int64_t>(1, static_cast<std::int64_t>(in_time))
-             : most;
+  const std::int64_t max_interval = std::min(2 * steps, StepLog::kSteps);
+  const double interval = kMaxInterval_s * static_cast<double>(steps) / std::max(seconds, 1e-9);
+  return interval < static_cast<double>(max_interval)
+             ? std::max<std::int64_t>(1, static_cast<std::int64_t>(interval))
+             : max_interval;
 }
 
 void require_finite(const StepSums& sums, std::int64_t step) {
@@ -141,24 +141,24 @@ ShardBuffers::ShardBuffers(const torch::nn::Module& model) : buffers_(model.buff
   std::stable_partition(buffers_.begin(), buffers_.end(),
                         [](const at::Tensor& buffer) { return buffer.is_floating_point(); });
   for (const at::Tensor& buffer : buffers_) {
-    kept_.push_back(buffer.clone());
+    saved_.push_back(buffer.clone());
     if (buffer.is_floating_point()) floating_elements_ += buffer.numel();
   }
 }
 
 void ShardBuffers::begin_step() {
   const at::NoGradGuard no_grad;
-  at::_foreach_copy_(kept_, buffers_);
+  at::_foreach_copy_(saved_, buffers_);
 }
 
 void ShardBuffers::begin_shard() {
   const at::NoGradGuard no_grad;
-  at::_foreach_copy_(buffers_, kept_);
+  at::_foreach_copy_(buffers_, saved_);
 }
 
 void ShardBuffers::end_shard(const at::Tensor& changes, double fraction, bool is_first) const {
   const at::NoGradGuard no_grad;
-  at::_foreach_copy_(views_like(buffers_, changes), at::_foreach_sub(buffers_, kept_));
+  at::_foreach_copy_(views_like(buffers_, changes), at::_foreach_sub(buffers_, saved_));
   changes.narrow(0, 0, floating_elements_).mul_(fraction);
   const std::int64_t rest = changes.numel() - floating_elements_;
   if (!is_first) changes.narrow(0, floating_elements_, rest).zero_();
@@ -217,9 +217,9 @@ void Step::add(const loader::Batch& batch) {
   parameters_.collect_gradients();
   if (!ends_shard) return;
   if (buffers_) {
-    buffers_->end_shard(log_.shard_of_buffers(),
+    buffers_->end_shard(log_.shard_buffer_changes(),
                         static_cast<double>(shard_samples_) / static_cast<double>(samples_),
-                        partition_.own_shards().begin == 0 && shard_ == 0);
+                        partition_.local_shards().begin == 0 && shard_ == 0);
   }
   parameters_.end_shard(shard_);
   ++shard_;
@@ -227,13 +227,13 @@ void Step::add(const loader::Batch& batch) {
 }
 
 void Step::finish(const at::Tensor& rates) {
-  partition_.end_work(log_.others());
+  partition_.end_work(log_.extra_scalars());
   averaging_seconds_ = duration_s([&] {
     averager_.average();
     if (optimizer_.needs_sums()) averager_.complete_sum();
     if (optimizer_.clips()) averager_.all_gather();
   });
-  if (buffers_) buffers_->end_step(log_.others());
+  if (buffers_) buffers_->end_step(log_.extra_scalars());
   // On a CPU a non-finite loss never reaches the weights. On a GPU the check would have to wait for
   // the device; there the next synchronisation ends the run before anything is saved.
   bool finite = true;
@@ -249,16 +249,16 @@ void Step::finish(const at::Tensor& rates) {
 models::BackwardRoot Step::forward(const loader::Batch& batch) {
   // Synchronised batch norm exchanges statistics in the forward pass, so ranks without samples must
   // run it as well.
-  if (batch.size() == 0 && !model_.synchronizes_batch_norm()) return {loss_of_no_samples(), {}};
+  if (batch.size() == 0 && !model_.synchronizes_batch_norm()) return {zero_loss(), {}};
   model_.set_sample_seeds(batch.seeds);
   return models::training_loss(
       model_.forward(batch.images),
       {batch.labels, batch.other_labels, batch.weights, scaled_class_weights_},
-      options_.label_smoothing, 1.0 / static_cast<double>(samples_), log_.of_samples());
+      options_.label_smoothing, 1.0 / static_cast<double>(samples_), log_.sample_sums());
 }
 
 /// Returns a zero that depends on every parameter, so that ranks without samples have gradients.
-at::Tensor Step::loss_of_no_samples() const {
+at::Tensor Step::zero_loss() const {
   at::Tensor sum = at::zeros({}, parameters_.values().options());
   for (const at::Tensor& parameter : parameters_.parameters()) sum = sum + parameter.sum() * 0;
   return sum;
@@ -266,29 +266,29 @@ at::Tensor Step::loss_of_no_samples() const {
 
 std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {
   const PlannedStep& next = planned.front();
-  if (!one_) {
+  if (!graph_) {
     const at::TensorOptions options = step_.log().scalars().options();
     sums_ = at::empty({kStepsAtOnce, StepLog::kScalars}, options);
     rates_ = at::empty({kStepsAtOnce, 3}, options.dtype(step_.rates_type()));
-    for (std::int64_t number = 0; gathers_itself() && number < next.own.size(); ++number) {
-      const std::int64_t count = next.own_shard(static_cast<std::size_t>(number)).size();
+    for (std::int64_t number = 0; gathers_samples() && number < next.local.size(); ++number) {
+      const std::int64_t count = next.local_shard(static_cast<std::size_t>(number)).size();
       positions_.push_back(at::empty({count + images_.samples_beyond()}, options.dtype(at::kLong)));
     }
-    one_ = make_graph_();
-    capture(*one_, 1);
+    graph_ = make_graph_();
+    capture(*graph_, 1);
   }
-  const bool takes_many = are_many(planned);
-  if (takes_many && !many_) {
-    many_ = make_graph_();
-    capture(*many_, kStepsAtOnce);
+  const bool together = can_replay_together(planned);
+  if (together && !large_graph_) {
+    large_graph_ = make_graph_();
+    capture(*large_graph_, kStepsAtOnce);
   }
-  const std::int64_t steps = takes_many ? kStepsAtOnce : 1;
+  const std::int64_t steps = together ? kStepsAtOnce : 1;
   set_rates(planned.first(static_cast<std::size_t>(steps)));
-  if (gathers_itself()) {
+  if (gathers_samples()) {
     set_positions(next);
     next_position_ += steps * samples_;
   }
-  (takes_many ? many_ : one_)->replay();
+  (together ? large_graph_ : graph_)->replay();
   step_.log().append(sums_.narrow(0, 0, steps));
   return steps;
 }
@@ -299,7 +299,7 @@ bool GraphedStep::can_replay(const PlannedStep& next) {
   const std::vector<std::int64_t>& sizes = next.shard_sizes;
   const bool is_full = next.samples == samples_;
   if (!is_full || std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return false;
-  if (one_) return sizes == shard_sizes_;
+  if (graph_) return sizes == shard_sizes_;
   if (sizes != shard_sizes_) {
     shard_sizes_ = sizes;
     warm_up_steps_left_ = kWarmUpSteps;
@@ -309,13 +309,13 @@ bool GraphedStep::can_replay(const PlannedStep& next) {
 
 /// Returns whether the planned steps match the larger graph: the captured sizes, with each step one
 /// global batch after the previous one.
-bool GraphedStep::are_many(std::span<const PlannedStep> planned) const {
-  if (!gathers_itself() || planned.size() < static_cast<std::size_t>(kStepsAtOnce)) return false;
-  std::int64_t begin = planned.front().own_shard(0).begin - samples_;
+bool GraphedStep::can_replay_together(std::span<const PlannedStep> planned) const {
+  if (!gathers_samples() || planned.size() < static_cast<std::size_t>(kStepsAtOnce)) return false;
+  std::int64_t begin = planned.front().local_shard(0).begin - samples_;
   return std::ranges::all_of(planned.first(kStepsAtOnce), [&](const PlannedStep& step) {
     begin += samples_;
     return step.samples == samples_ && step.shard_sizes == shard_sizes_ &&
-           step.own_shard(0).begin == begin;
+           step.local_shard(0).begin == begin;
   });
 }
 
@@ -348,8 +348,8 @@ void GraphedStep::load(std::size_t number, loader::Batch batch) {
 }
 
 void GraphedStep::set_rates(std::span<const PlannedStep> steps) {
-  const auto set = std::span(set_rates_).first(std::min(set_rates_.size(), steps.size()));
-  if (std::ranges::equal(steps, set, {}, &PlannedStep::rates)) return;
+  const auto last = std::span(last_rates_).first(std::min(last_rates_.size(), steps.size()));
+  if (std::ranges::equal(steps, last, {}, &PlannedStep::rates)) return;
   std::vector<double> numbers;
   for (const PlannedStep& step : steps) {
     const auto& [learning_rate, average_weight, loss_factor] = step.rates;
@@ -358,19 +358,19 @@ void GraphedStep::set_rates(std::span<const PlannedStep> steps) {
   const at::Tensor first = rates_.narrow(0, 0, std::ssize(steps));
   const at::Tensor rows = at::tensor(numbers, first.options().device(at::kCPU)).view({-1, 3});
   first.copy_(accelerator::to_device(rows, rates_.device()));
-  if (set_rates_.size() < steps.size()) set_rates_.resize(steps.size());
-  std::ranges::transform(steps, set_rates_.begin(), &PlannedStep::rates);
+  if (last_rates_.size() < steps.size()) last_rates_.resize(steps.size());
+  std::ranges::transform(steps, last_rates_.begin(), &PlannedStep::rates);
 }
 
 void GraphedStep::set_positions(const PlannedStep& next) {
-  if (next_position_ == next.own_shard(0).begin) return;
-  next_position_ = next.own_shard(0).begin;
+  if (next_position_ == next.local_shard(0).begin) return;
+  next_position_ = next.local_shard(0).begin;
   for (std::size_t number = 0; number < positions_.size(); ++number) {
-    at::Tensor& on_device = positions_[number];
-    const std::int64_t begin = next.own_shard(number).begin;
+    at::Tensor& device_positions = positions_[number];
+    const std::int64_t begin = next.local_shard(number).begin;
     const at::Tensor positions =
-        at::arange(begin, begin + on_device.size(0), at::TensorOptions(at::kLong));
-    on_device.copy_(accelerator::to_device(positions, on_device.device()));
+        at::arange(begin, begin + device_positions.size(0), at::TensorOptions(at::kLong));
+    device_positions.copy_(accelerator::to_device(positions, device_positions.device()));
   }
 }
 

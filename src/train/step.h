@@ -43,11 +43,11 @@ class StepLog {
   static constexpr std::int64_t kScalars = 4;   // the members of StepSums
   static constexpr std::int64_t kSteps = 8192;  // maximum between synchronisations
 
-  /// `summed` [kScalars + n] f32, on the training device, holds the sums over all ranks. `of_shard`
-  /// holds the sums of a shard; it is the same tensor or one of the same shape. The last n scalars
-  /// are those of the batch partition or the changes to the model's buffers. `runs_ahead`: this
-  /// rank computes on a GPU. Collective.
-  StepLog(const at::Tensor& summed, at::Tensor of_shard, const comm::Communicator& communicator,
+  /// `summed` [kScalars + n] f32, on the training device, holds the sums over all ranks.
+  /// `shard_sums` holds those of a shard; it is the same tensor or one of the same shape. The last
+  /// n scalars are those of the batch partition or the changes to the model's buffers.
+  /// `runs_ahead`: this rank computes on a GPU. Collective.
+  StepLog(const at::Tensor& summed, at::Tensor shard_sums, const comm::Communicator& communicator,
           bool runs_ahead);
 
   // The current step. Only `last` waits for the GPU.
@@ -57,18 +57,18 @@ class StepLog {
   void request_stop(bool requested);
   /// Resets the scalars of a shard. The first shard of this rank carries its stop request.
   void begin_shard(bool is_first) const {
-    is_first ? of_shard_.copy_(beginning_) : of_shard_.zero_();
+    is_first ? shard_sums_.copy_(initial_) : shard_sums_.zero_();
   }
   /// Returns a view of the scalars, [kScalars]; after averaging, they are sums over the ranks.
   const at::Tensor& scalars() const { return scalars_; }
   /// Returns a view of the shard's loss, correct predictions and number of samples, [3], to which
   /// each batch is added.
-  at::Tensor of_samples() const { return of_shard_.narrow(0, 0, 3); }
+  at::Tensor sample_sums() const { return shard_sums_.narrow(0, 0, 3); }
   /// Returns a view of the batch partition's scalars, or of the summed changes to the buffers.
-  const at::Tensor& others() const { return others_; }
+  const at::Tensor& extra_scalars() const { return extra_scalars_; }
   /// Returns a view of the shard's changes to the model's buffers.
-  at::Tensor shard_of_buffers() const {
-    return of_shard_.narrow(0, kScalars, of_shard_.numel() - kScalars);
+  at::Tensor shard_buffer_changes() const {
+    return shard_sums_.narrow(0, kScalars, shard_sums_.numel() - kScalars);
   }
   /// Returns a view of a scalar that is set to NaN if an update is not finite. This happens after
   /// the sum over the ranks, so each rank writes the same value.
@@ -104,12 +104,12 @@ class StepLog {
 
  private:
   const comm::Communicator& communicator_;
-  at::Tensor of_shard_;         // [kScalars + n] f32, on the device
+  at::Tensor shard_sums_;       // [kScalars + n] f32, on the device
   at::Tensor scalars_;          // [kScalars], a view of the sums, like the next two
   at::Tensor update_check_;     // one of the scalars
-  at::Tensor others_;           // [n]
-  at::Tensor beginning_;        // [kScalars + n], for the first shard: zeros and the stop request
-  bool requests_stop_ = false;  // the value in `beginning_`
+  at::Tensor extra_scalars_;    // [n]
+  at::Tensor initial_;          // [kScalars + n], for the first shard: zeros and the stop request
+  bool requests_stop_ = false;  // the value in `initial_`
   at::Tensor rows_;             // [kSteps, kScalars] f32, page-locked if a GPU writes them
   std::int64_t rows_used_ = 0;
   std::vector<FinishedStep> unfinished_;  // sums not read yet
@@ -154,7 +154,7 @@ class ShardBuffers {
 
  private:
   std::vector<at::Tensor> buffers_;  // floating-point buffers first
-  std::vector<at::Tensor> kept_;     // their copies
+  std::vector<at::Tensor> saved_;    // their copies
   std::int64_t floating_elements_ = 0;
 };
 
@@ -195,7 +195,7 @@ class Step {
 
  private:
   models::BackwardRoot forward(const loader::Batch& batch);
-  at::Tensor loss_of_no_samples() const;
+  at::Tensor zero_loss() const;
 
   settings::TrainOptions options_;
   models::Model& model_;
@@ -220,12 +220,12 @@ struct PlannedStep {
   std::int64_t samples = 0;                       // in all batches of all ranks
   std::vector<std::vector<data::Range>> batches;  // the shards of all ranks, per batch
   std::vector<std::int64_t> shard_sizes;          // samples of each shard over all batches
-  data::Range own{};                              // the indices of this rank's shards
+  data::Range local{};                            // the indices of this rank's shards
   StepRates rates;
 
   /// Returns shard `number` of this rank in the first batch.
-  data::Range own_shard(std::size_t number) const {
-    return batches.front()[static_cast<std::size_t>(own.begin) + number];
+  data::Range local_shard(std::size_t number) const {
+    return batches.front()[static_cast<std::size_t>(local.begin) + number];
   }
 };
 
@@ -248,7 +248,7 @@ class GraphedStep {
   /// must capture a collective.
   bool can_replay(const PlannedStep& next);
   /// Returns whether captured steps gather their samples themselves; otherwise `load` is needed.
-  bool gathers_itself() const { return images_.gathers_at_positions(); }
+  bool gathers_samples() const { return images_.gathers_at_positions(); }
   /// Copies a batch to the input buffer of captured steps for this rank's shard `number`.
   void load(std::size_t number, loader::Batch batch);
   /// Runs the first planned step, or the first `kStepsAtOnce` if they match the larger graph.
@@ -257,7 +257,7 @@ class GraphedStep {
   std::int64_t replay(std::span<const PlannedStep> planned);
 
  private:
-  bool are_many(std::span<const PlannedStep> planned) const;
+  bool can_replay_together(std::span<const PlannedStep> planned) const;
   void set_rates(std::span<const PlannedStep> steps);
   void set_positions(const PlannedStep& next);
   void capture(accelerator::DeviceGraph& graph, std::int64_t steps);
@@ -268,12 +268,12 @@ class GraphedStep {
   accelerator::GraphFactory make_graph_;
   std::vector<std::int64_t> shard_sizes_;  // as captured, or to be captured after the warm-up
   int warm_up_steps_left_ = 0;
-  std::unique_ptr<accelerator::DeviceGraph> one_;   // null until captured
-  std::unique_ptr<accelerator::DeviceGraph> many_;  // null until first used
+  std::unique_ptr<accelerator::DeviceGraph> graph_;        // null until captured
+  std::unique_ptr<accelerator::DeviceGraph> large_graph_;  // null until first used
 
   // Inputs and outputs of captured steps, on the device.
   at::Tensor rates_;                   // [kStepsAtOnce, 3], one row per step of a replay
-  std::vector<StepRates> set_rates_;   // current contents of `rates_`
+  std::vector<StepRates> last_rates_;  // the contents of `rates_`
   std::vector<at::Tensor> positions_;  // per shard: [n] i64 of the next step's samples
   std::int64_t next_position_ = -1;    // the first of them
   std::vector<loader::Batch> inputs_;  // per shard, instead of positions (see `load`)

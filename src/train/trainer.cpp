@@ -30,7 +30,7 @@ constexpr int kEagerStepsAhead = 1;
 
 // cuDNN's trials of algorithms take seconds (0.7 for `net` and 6 for ResNet-18 on an H200) and save
 // up to 0.2 ms per step.
-constexpr std::int64_t kStepsWorthTrials = 20'000;
+constexpr std::int64_t kMinStepsForTrials = 20'000;
 
 /// Returns why the step cannot be captured with any averaging strategy, or null.
 const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
@@ -98,7 +98,7 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
                          ? nullptr
                          : std::make_unique<ClassWeights>(setup.class_weights, images)),
       step_(options, computing_model(), parameters_, *partition_, *averager_, optimizer_, log_,
-            class_weights_ ? class_weights_->by_class(device_) : at::Tensor()),
+            class_weights_ ? class_weights_->to_tensor(device_) : at::Tensor()),
       schedule_(options, steps_per_epoch(),
                 schedule_span(options, {}, images.count(), samples_per_step())),
       run_ahead_limit_(device_, kEagerStepsAhead),
@@ -111,7 +111,7 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
   if (model_->needs_sample_seeds()) images_.draw_seeds(options_.seed);
   if (!device_.is_cpu() && !options.deterministic) {
     const ScheduleSpan run = schedule_span(options, {}, images.count(), samples_per_step());
-    at::globalContext().setBenchmarkCuDNN(run.total_steps > kStepsWorthTrials);
+    at::globalContext().setBenchmarkCuDNN(run.total_steps > kMinStepsForTrials);
   }
   set_up_cuda_graph(std::move(setup));
 }
@@ -171,15 +171,15 @@ const char* Trainer::ended_by() const {
   return nullptr;
 }
 
-void Trainer::step(bool stop_requested, std::int64_t most) {
+void Trainer::step(bool stop_requested, std::int64_t max_steps) {
   const double begin_s = monotonic_seconds();
   input_seconds_ = 0;
   log_.request_stop(stop_requested);
   std::vector<PlannedStep> steps{plan(0)};
   if (graphed_step_ && graphed_step_->can_replay(steps.front())) {
-    replay(steps, most);
+    replay(steps, max_steps);
   } else {
-    take_eagerly(steps.front());
+    run_eagerly(steps.front());
   }
   run_ahead_limit_.step_launched();
   if (device_.is_cpu()) {  // a GPU computes asynchronously
@@ -207,7 +207,7 @@ PlannedStep Trainer::plan(std::int64_t number) const {
   PlannedStep planned;
   planned.samples = std::max<std::int64_t>(0, end - begin);
   planned.shard_sizes.resize(static_cast<std::size_t>(partition_->shards()));
-  planned.own = partition_->own_shards();
+  planned.local = partition_->local_shards();
   const std::int64_t step = progress_.step + number;
   planned.rates.learning_rate = schedule_.learning_rate(step, progress_.plateau);
   if (options_.ema) planned.rates.average_weight = average_weight(options_.ema->decay, step + 1);
@@ -223,31 +223,31 @@ PlannedStep Trainer::plan(std::int64_t number) const {
   return planned;
 }
 
-void Trainer::take_eagerly(const PlannedStep& next) {
+void Trainer::run_eagerly(const PlannedStep& next) {
   rates_.select(0, 0).fill_(next.rates.learning_rate);
   if (ema_) rates_.select(0, 1).fill_(next.rates.average_weight);
   if (class_weights_) rates_.select(0, 2).fill_(next.rates.loss_factor);
   step_.begin(next.samples, static_cast<std::int64_t>(next.batches.size()), rates_);
-  for (std::size_t shard = 0; shard < static_cast<std::size_t>(next.own.size()); ++shard) {
+  for (std::size_t shard = 0; shard < static_cast<std::size_t>(next.local.size()); ++shard) {
     for (std::size_t batch = 0; batch < next.batches.size(); ++batch) {
       step_.add(gather(next, batch, shard));
     }
   }
   step_.finish(rates_);
   log_.append(log_.scalars().unsqueeze(0));
-  partition_->update(log_.others(), next.shard_sizes);
+  partition_->update(log_.extra_scalars(), next.shard_sizes);
 }
 
 /// Replays the next step, or several, which are added to `steps`.
-void Trainer::replay(std::vector<PlannedStep>& steps, std::int64_t most) {
-  most = std::min({most, log_.steps_left(), GraphedStep::kStepsAtOnce});
-  if (options_.max_steps) most = std::min(most, *options_.max_steps - progress_.step);
-  if (graphed_step_->gathers_itself()) {
-    if (most < GraphedStep::kStepsAtOnce) most = 1;
-    for (std::int64_t number = 1; number < most; ++number) steps.push_back(plan(number));
+void Trainer::replay(std::vector<PlannedStep>& steps, std::int64_t max_steps) {
+  max_steps = std::min({max_steps, log_.steps_left(), GraphedStep::kStepsAtOnce});
+  if (options_.max_steps) max_steps = std::min(max_steps, *options_.max_steps - progress_.step);
+  if (graphed_step_->gathers_samples()) {
+    if (max_steps < GraphedStep::kStepsAtOnce) max_steps = 1;
+    for (std::int64_t number = 1; number < max_steps; ++number) steps.push_back(plan(number));
   } else {
     const PlannedStep& next = steps.front();
-    for (std::size_t shard = 0; shard < static_cast<std::size_t>(next.own.size()); ++shard) {
+    for (std::size_t shard = 0; shard < static_cast<std::size_t>(next.local.size()); ++shard) {
       graphed_step_->load(shard, gather(next, 0, shard));
     }
   }
@@ -257,7 +257,7 @@ void Trainer::replay(std::vector<PlannedStep>& steps, std::int64_t most) {
 /// Gathers this rank's shard `shard` of a batch of `step`; valid until the next gather.
 loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::size_t shard) {
   const double begin_s = monotonic_seconds();
-  const std::size_t number = static_cast<std::size_t>(step.own.begin) + shard;
+  const std::size_t number = static_cast<std::size_t>(step.local.begin) + shard;
   if (images_.images().encoded) prefetch(shard * step.batches.size() + batch);
   if (batch == 0 && model_->is_external()) {
     // With a seed per step and shard, a run can resume without a saved generator state.
@@ -274,17 +274,17 @@ loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::s
 /// Prefetches the batches that this rank gathers after the first `done` of the next step, so that
 /// they are decoded while earlier ones are processed.
 void Trainer::prefetch(std::size_t done) {
-  std::vector<data::Range> coming;
-  for (std::int64_t ahead = 0; coming.size() < done + loader::BatchSource::kBatchesAhead; ++ahead) {
+  std::vector<data::Range> ranges;
+  for (std::int64_t ahead = 0; ranges.size() < done + loader::BatchSource::kBatchesAhead; ++ahead) {
     const PlannedStep step = plan(ahead);
     if (step.batches.empty()) break;
-    for (std::int64_t number = step.own.begin; number < step.own.end; ++number) {
+    for (std::int64_t number = step.local.begin; number < step.local.end; ++number) {
       for (const std::vector<data::Range>& shards : step.batches) {
-        coming.push_back(shards[static_cast<std::size_t>(number)]);
+        ranges.push_back(shards[static_cast<std::size_t>(number)]);
       }
     }
   }
-  images_.prefetch(std::span(coming).subspan(done), loader::Order::kEpoch);
+  images_.prefetch(std::span(ranges).subspan(done), loader::Order::kEpoch);
 }
 
 void Trainer::synchronize() {

@@ -48,9 +48,9 @@ class Trainer {
   void begin_epoch();
   bool epoch_done() const { return progress_.samples_into_epoch >= images_.count() || run_done(); }
   /// Runs one optimizer step on the next global batches (fewer at the end of the epoch), or up to
-  /// `most` steps; `most` must be the same on all ranks. Collective. Occasionally synchronises with
-  /// the device, and then throws like `synchronize`.
-  void step(bool stop_requested, std::int64_t most = 1);
+  /// `max_steps` steps, which must be the same on all ranks. Collective. Occasionally synchronises
+  /// with the device, and then throws like `synchronize`.
+  void step(bool stop_requested, std::int64_t max_steps = 1);
   /// Waits for the device and updates the epoch's sums and time in `progress`. Collective. Throws
   /// Error(kRunFailed) on all ranks if the loss or an update is not finite, and PeerError.
   void synchronize();
@@ -111,8 +111,8 @@ class Trainer {
   void start_from_state();
   void set_up_cuda_graph(TrainerSetup setup);
   PlannedStep plan(std::int64_t number) const;
-  void take_eagerly(const PlannedStep& next);
-  void replay(std::vector<PlannedStep>& steps, std::int64_t most);
+  void run_eagerly(const PlannedStep& next);
+  void replay(std::vector<PlannedStep>& steps, std::int64_t max_steps);
   loader::Batch gather(const PlannedStep& step, std::size_t batch, std::size_t shard);
   void prefetch(std::size_t done);
 

@@ -85,7 +85,7 @@ TEST_CASE("fixed shards do not depend on the number of ranks; each rank gets con
       for (std::int64_t number = 0; number < partition->shards(); ++number) {
         ends = 100 * ends + partition->shard({10, 20}, number).end;
       }
-      return std::pair(partition->own_shards(), ends);
+      return std::pair(partition->local_shards(), ends);
     });
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       CHECK(dealt[rank].first.begin == own[ranks - 1][rank].begin);
@@ -233,8 +233,8 @@ Factors factors_of(const PartitionOptions& options, const settings::AugmentList&
           for (std::int64_t i = 0; i < partition->shards(); ++i) {
             shards.push_back(partition->shard({first, std::min(first + 7, end)}, i));
           }
-          const data::Range own = partition->own_shards();
-          for (std::int64_t i = own.begin; i < own.end; ++i) {
+          const data::Range local = partition->local_shards();
+          for (std::int64_t i = local.begin; i < local.end; ++i) {
             const auto shard = static_cast<std::size_t>(i);
             const loader::Batch batch = images->gather(
                 {.range = shards[shard], .next = shards[(shard + 1) % shards.size()]});

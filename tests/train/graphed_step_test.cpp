@@ -136,23 +136,23 @@ struct Parts {
             {1e-3 * static_cast<double>(number + 1), average_weight(0.9, number + 1)}};
   }
 
-  void take_eagerly(const PlannedStep& planned) {
+  void run_eagerly(const PlannedStep& planned) {
     step.begin(planned.samples, 1);
-    step.add(images->gather({planned.own_shard(0)}));
+    step.add(images->gather({planned.local_shard(0)}));
     step.finish(
         at::tensor({planned.rates.learning_rate, planned.rates.average_weight}, at::kDouble));
     log.append(log.scalars().unsqueeze(0));
   }
 
-  /// Takes one step eagerly or replays up to `most` steps of `plan_ahead`. Returns the number.
+  /// Takes one step eagerly or replays up to `max_steps` steps of `plan_ahead`. Returns the number.
   template <class Plan>
-  std::int64_t take(GraphedStep& graphed, const Plan& plan_ahead, std::int64_t most) {
+  std::int64_t take(GraphedStep& graphed, const Plan& plan_ahead, std::int64_t max_steps) {
     std::vector<PlannedStep> planned{plan_ahead(0)};
     if (!graphed.can_replay(planned.front())) {
-      take_eagerly(planned.front());
+      run_eagerly(planned.front());
       return 1;
     }
-    for (std::int64_t ahead = 1; ahead < std::min(most, GraphedStep::kStepsAtOnce); ++ahead) {
+    for (std::int64_t ahead = 1; ahead < std::min(max_steps, GraphedStep::kStepsAtOnce); ++ahead) {
       planned.push_back(plan_ahead(ahead));
     }
     return graphed.replay(planned);
@@ -204,16 +204,16 @@ void check_many_at_once(const TrainOptions& options, const settings::AugmentList
   constexpr std::int64_t kSteps = 50;
   Parts eager(options, augment);
   for (std::int64_t number = 0; number < kSteps; ++number) {
-    eager.take_eagerly(eager.plan(number));
+    eager.run_eagerly(eager.plan(number));
   }
   Calls calls;
   Parts many(options, augment);
   GraphedStep graphed(many.step, *many.images, 20, repeating(calls));
   std::vector<std::int64_t> taken;
   for (std::int64_t number = 0; number < kSteps; number += taken.back()) {
-    const std::int64_t most = number == 19 ? 5 : kSteps;  // as before a checkpoint
+    const std::int64_t max_steps = number == 19 ? 5 : kSteps;  // as before a checkpoint
     const auto plan = [&](std::int64_t ahead) { return many.plan(number + ahead); };
-    taken.push_back(many.take(graphed, plan, most));
+    taken.push_back(many.take(graphed, plan, max_steps));
   }
   CHECK(taken ==
         std::vector<std::int64_t>{1, 1, 1, 16, 1, 16, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
