@@ -130,9 +130,9 @@ void for_each_fact(Facts& facts, const Visit& visit) {
 
 /// Applies the same limits as for data, because a model is built from these sizes.
 void check_image_shape(const network::ImageShape& shape, const std::string& source) {
-  const auto check = [&](const char* key, std::int64_t value, std::int64_t most) {
-    if (value >= 1 && value <= most) return;
-    fail_checkpoint(fmt::format("{}: {} is {}, expected 1 to {}", source, key, value, most));
+  const auto check = [&](const char* key, std::int64_t value, std::int64_t max) {
+    if (value >= 1 && value <= max) return;
+    fail_checkpoint(fmt::format("{}: {} is {}, expected 1 to {}", source, key, value, max));
   };
   check("channels", shape.channels, kMaxChannels);
   check("height", shape.height, settings::kMaxImageSide);
@@ -384,8 +384,8 @@ void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best, 
   };
   try {
     saving_ = start_task(save);
-  } catch (const Error& refused) {
-    spdlog::warn("{}; training waits while the checkpoint is saved", refused.what());
+  } catch (const Error& error) {
+    spdlog::warn("{}; training waits while the checkpoint is saved", error.what());
     save();
   }
 }

@@ -26,7 +26,7 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
 [[noreturn]] void fail_pickle(const std::string& reason) { throw std::runtime_error(reason); }
 
 struct PickleNode;
-/// A value on the interpreter's stack: an integer, a text or a node. Other values are empty:
+/// A value on the interpreter's stack: an integer, a string or a node. Other values are empty:
 /// tensors need no lists, sets, bytes or other numbers.
 using Value = std::variant<std::monostate, std::int64_t, std::string_view, PickleNode*>;
 
@@ -46,7 +46,7 @@ struct PickleNode {
 };
 using enum PickleNode::Kind;
 
-/// Returns the value's text; "" if it is not a text.
+/// Returns the string in a value; "" if it is not a string.
 std::string_view string_of(const Value& value) {
   const auto* text = std::get_if<std::string_view>(&value);
   return text != nullptr ? *text : std::string_view();
@@ -63,13 +63,13 @@ std::span<const Value> items_of(const Value& value, PickleNode::Kind kind) {
   return node != nullptr ? std::span<const Value>(node->items) : std::span<const Value>();
 }
 
-/// Returns the beginning of a pickle's text, for messages.
-std::string shown(const Value& text) {
+/// Returns the beginning of a pickle's string, for messages.
+std::string excerpt(const Value& text) {
   return std::string(string_of(text).substr(0, kMaxNameBytes / 10));
 }
 
 std::string name_of(const PickleNode& global) {
-  return shown(global.items[0]) + "." + shown(global.items[1]);
+  return excerpt(global.items[0]) + "." + excerpt(global.items[1]);
 }
 
 /// Returns the value with this key; an empty one if there is none.
@@ -121,7 +121,7 @@ struct PickleMachine {
     std::memcpy(&number, bytes.data(), size);
     push(static_cast<std::int64_t>(number));
   }
-  void push_text(std::uint64_t size) { push(take(size)); }
+  void push_string(std::uint64_t size) { push(take(size)); }
   void push_node(PickleNode node) {
     constexpr std::size_t kValuesOfEqualSize = 4;
     keep(kValuesOfEqualSize + node.items.size());
@@ -168,7 +168,7 @@ struct PickleMachine {
   }
   void pop_or_mark() { stack.resize(stack.size() > floor() ? stack.size() - 1 : pop_mark()); }
 
-  void refer_to_storage() {
+  void push_storage() {
     const Value id = pop();
     const PickleNode* tuple = node_of(id, kTuple);
     tuple != nullptr ? push_node({kStorage, tuple->items}) : push({});
@@ -188,7 +188,7 @@ struct PickleMachine {
     PickleNode* target = node_of(stack[begin - 1], kObject);
     for (std::size_t i = begin; target != nullptr && i < stack.size(); i += 2) {
       const auto* key = std::get_if<std::string_view>(&stack[i]);
-      if (key == nullptr || key->size() > kMaxNameBytes) continue;  // longer texts are not names
+      if (key == nullptr || key->size() > kMaxNameBytes) continue;  // longer strings are not names
       keep(2);
       target->items.insert(target->items.end(), {stack[i], stack[i + 1]});
     }
@@ -247,11 +247,11 @@ constexpr std::array kOpcodes{
     Opcode{'\x8a', [](auto& m) { m.push_long(m.u8()); }},                       // LONG1
     Opcode{'\x8b', [](auto& m) { m.push_long(m.u32()); }},                      // LONG4
     Opcode{'G', [](auto& m) { m.push_other(8); }},                              // BINFLOAT
-    Opcode{'X', [](auto& m) { m.push_text(m.u32()); }},                         // BINUNICODE
-    Opcode{'\x8c', [](auto& m) { m.push_text(m.u8()); }},                       // SHORT_BINUNICODE
-    Opcode{'\x8d', [](auto& m) { m.push_text(m.u64()); }},                      // BINUNICODE8
-    Opcode{'T', [](auto& m) { m.push_text(m.u32()); }},                         // BINSTRING
-    Opcode{'U', [](auto& m) { m.push_text(m.u8()); }},                          // SHORT_BINSTRING
+    Opcode{'X', [](auto& m) { m.push_string(m.u32()); }},                       // BINUNICODE
+    Opcode{'\x8c', [](auto& m) { m.push_string(m.u8()); }},                     // SHORT_BINUNICODE
+    Opcode{'\x8d', [](auto& m) { m.push_string(m.u64()); }},                    // BINUNICODE8
+    Opcode{'T', [](auto& m) { m.push_string(m.u32()); }},                       // BINSTRING
+    Opcode{'U', [](auto& m) { m.push_string(m.u8()); }},                        // SHORT_BINSTRING
     Opcode{'B', [](auto& m) { m.push_other(m.u32()); }},                        // BINBYTES
     Opcode{'C', [](auto& m) { m.push_other(m.u8()); }},                         // SHORT_BINBYTES
     Opcode{'\x8e', [](auto& m) { m.push_other(m.u64()); }},                     // BINBYTES8
@@ -277,7 +277,7 @@ constexpr std::array kOpcodes{
     Opcode{'t', [](auto& m) { m.push_tuple(m.pop_mark()); }},                   // TUPLE
     Opcode{'c', [](auto& m) { m.push_global(); }},                              // GLOBAL
     Opcode{'\x93', [](auto& m) { m.push_stack_global(); }},                     // STACK_GLOBAL
-    Opcode{'Q', [](auto& m) { m.refer_to_storage(); }},                         // BINPERSID
+    Opcode{'Q', [](auto& m) { m.push_storage(); }},                             // BINPERSID
     Opcode{'R', [](auto& m) { m.call(); }},                                     // REDUCE
     Opcode{'\x81', [](auto& m) { m.call(); }},                                  // NEWOBJ
     Opcode{'\x92', [](auto& m) { m.pop(), m.call(); }},                         // NEWOBJ_EX
@@ -407,7 +407,7 @@ std::optional<PickledTensor> tensor_of(Value value) {
   if (!name.starts_with("_rebuild_")) return std::nullopt;
   PickledTensor tensor;
   tensor.problem = "is a quantized, sparse or other special tensor, which is not supported (" +
-                   shown(name) + ")";
+                   excerpt(name) + ")";
   return tensor;
 }
 
@@ -427,23 +427,23 @@ bool is_module(const Value& value) {
 
 /// Throws the error for a dict without tensors.
 [[noreturn]] void refuse_dict(const PickleNode& dict) {
-  constexpr std::size_t kMaxNamed = 12;
+  constexpr std::size_t kMaxKeys = 12;
   std::string keys;
-  for (std::size_t i = 0; i < std::min(dict.items.size(), 2 * kMaxNamed); i += 2) {
-    keys += (keys.empty() ? "\"" : ", \"") + shown(dict.items[i]) + "\"";
+  for (std::size_t i = 0; i < std::min(dict.items.size(), 2 * kMaxKeys); i += 2) {
+    keys += (keys.empty() ? "\"" : ", \"") + excerpt(dict.items[i]) + "\"";
   }
   fail_pickle(
       "the file contains no tensors, at its top level or under \"model_state_dict\", "
       "\"state_dict\" or \"model\"; its keys are " +
-      keys + (dict.items.size() > 2 * kMaxNamed ? ", …" : "") +
+      keys + (dict.items.size() > 2 * kMaxKeys ? ", …" : "") +
       "; if one of them holds the weights, run in Python: torch.save(" + kLoaded + "[KEY], NEW)");
 }
 
 /// Returns the dict of tensors in a pickle's value.
 const PickleNode& find_state_dict(const Value& root) {
   const PickleNode* dict = node_of(root, kObject);
-  const PickleNode* made_by = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
-  if (made_by != nullptr && string_of(made_by->items[0]).starts_with("__torch__")) {
+  const PickleNode* constructor = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
+  if (constructor != nullptr && string_of(constructor->items[0]).starts_with("__torch__")) {
     fail_pickle(
         "the file is TorchScript; set model.torchscript to it, or save its weights in Python: "
         "torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)");

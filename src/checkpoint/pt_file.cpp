@@ -16,9 +16,9 @@ namespace mnist_train::checkpoint {
 namespace {
 
 // Tensors may share a storage, or repeat its elements with strides of 0, but a small file must not
-// expand to an arbitrary size. The bytes of all tensors are limited to kMaxShared times the file's
+// expand to an arbitrary size. The bytes of all tensors are limited to kMaxSharing times the file's
 // size plus kMaxRepeatedBytes.
-constexpr std::uintmax_t kMaxShared = 8;
+constexpr std::uintmax_t kMaxSharing = 8;
 constexpr std::uintmax_t kMaxRepeatedBytes = std::uintmax_t{32} << 20U;
 
 std::string_view bytes_at(std::string_view archive, std::size_t offset, std::size_t size) {
@@ -61,7 +61,7 @@ std::string folder_of(const std::map<std::string, std::uint32_t>& checksums) {
 }
 
 /// Returns a copy in memory that is aligned for any type, [n] u8.
-at::Tensor aligned(std::string_view bytes) {
+at::Tensor aligned_copy(std::string_view bytes) {
   at::Tensor copy = at::empty({std::ssize(bytes)}, at::kByte);
   std::memcpy(copy.mutable_data_ptr(), bytes.data(), bytes.size());
   return copy;
@@ -87,9 +87,9 @@ class PtArchive {
     left_ -= size;
     at::Tensor bytes = at::empty({static_cast<std::int64_t>(size)}, at::kByte);
     reader_.getRecord(name, bytes.mutable_data_ptr(), size);
-    const auto stated = checksums_.find(folder_ + name);
-    require(stated != checksums_.end() &&
-                ::crc32_z(0, bytes.const_data_ptr<std::uint8_t>(), size) == stated->second,
+    const auto listed = checksums_.find(folder_ + name);
+    require(listed != checksums_.end() &&
+                ::crc32_z(0, bytes.const_data_ptr<std::uint8_t>(), size) == listed->second,
             "record " + name + " is damaged: its bytes do not match its CRC-32");
     return bytes;
   }
@@ -132,8 +132,8 @@ class LegacyFile {
     }
   }
 
-  at::Tensor pickle() const { return aligned(pickle_); }
-  at::Tensor storage(const std::string& key) const { return aligned(storages_.at(key)); }
+  at::Tensor pickle() const { return aligned_copy(pickle_); }
+  at::Tensor storage(const std::string& key) const { return aligned_copy(storages_.at(key)); }
 
  private:
   MappedFile file_;
@@ -167,7 +167,7 @@ at::Tensor read_tensor(const at::Tensor& bytes, const PickledTensor& pickled) {
 /// Reads the tensors of `source`, a file in either format. Reads each storage only once.
 template <class Source>
 TensorFile read_tensors(Source&& source, std::uintmax_t file_size) {
-  std::uintmax_t left = kMaxShared * file_size + kMaxRepeatedBytes;
+  std::uintmax_t left = kMaxSharing * file_size + kMaxRepeatedBytes;
   TensorFile content;
   const at::Tensor pickle = source.pickle();
   std::map<std::string, at::Tensor> storages;

@@ -121,9 +121,9 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   while (slot == newest_slot_ || slot == checkpoint_slot_) ++slot;
   newest_slot_ = slot;
   if (is_checkpoint) checkpoint_slot_ = slot;
-  Seal& mine = seal(slot, rank_);
-  mine.step = 0;
-  mine.is_checkpoint = is_checkpoint;
+  Seal& local_seal = seal(slot, rank_);
+  local_seal.step = 0;
+  local_seal.is_checkpoint = is_checkpoint;
   const auto write = [&](const void* bytes, std::size_t size, std::size_t offset) {
     const auto at = static_cast<off_t>(begin_of(slot) + offset);
     if (::pwrite(fd_, bytes, size, at) != static_cast<ssize_t>(size))
@@ -138,7 +138,7 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
                                     {"event_bytes", facts.event_bytes}});
     if (bytes.size() > kMaxFactsBytes) return;  // no seal: the run continues without this snapshot
     write(bytes.data(), bytes.size(), 0);
-    mine.facts_bytes = bytes.size();
+    local_seal.facts_bytes = bytes.size();
   }
   // Each rank writes its share of each flat tensor; rank 0 also writes all buffers.
   lay_out(state_tensors(trainer), [&](const at::Tensor& tensor, std::size_t offset, bool is_flat) {
@@ -149,7 +149,7 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
     const at::Tensor share = accelerator::to_host(bytes.slice(0, begin, end));
     write(share.data_ptr(), share.nbytes(), offset + static_cast<std::size_t>(begin));
   });
-  mine.step = trainer.progress().step;
+  local_seal.step = trainer.progress().step;
 }
 
 SnapshotFacts SnapshotMemory::restore(train::Trainer& trainer, std::int64_t step) const {

@@ -68,17 +68,17 @@ std::string unify_prefixes(NamedTensors& file, const NamedTensors& wanted) {
   });
   std::map<std::string, std::vector<std::string*>, std::less<>> unwrapped;
   for (auto& [name, tensor] : file) {
-    std::string_view own = name;
-    while (is_one_of(prefixes, own.substr(0, own.find('.') + 1))) {
-      own.remove_prefix(own.find('.') + 1);
+    std::string_view base_name = name;
+    while (is_one_of(prefixes, base_name.substr(0, base_name.find('.') + 1))) {
+      base_name.remove_prefix(base_name.find('.') + 1);
     }
-    unwrapped[std::string(own)].push_back(&name);
+    unwrapped[std::string(base_name)].push_back(&name);
   }
   std::string prefix = find_prefix(file, wanted);
-  for (const auto& [own, tensor] : wanted) {
-    const auto found = unwrapped.find(own);
+  for (const auto& [name, tensor] : wanted) {
+    const auto found = unwrapped.find(name);
     if (found == unwrapped.end() || found->second.size() > 1) continue;
-    if (find_named(file, prefix + own) == nullptr) *found->second.front() = prefix + own;
+    if (find_named(file, prefix + name) == nullptr) *found->second.front() = prefix + name;
   }
   return prefix;
 }
@@ -147,10 +147,10 @@ std::optional<KnownNetwork> other_network(const models::Model& model, const Matc
   if (wrong.empty() && match.others.empty()) return std::nullopt;
   const auto like = network_like(match.file(), images);
   if (!like) return std::nullopt;
-  const auto own = network_like(model_tensors(model), images);
-  const bool differs =
-      own ? like->name != own->name
-          : 2 * wrong.size() > match.wanted.size() || 2 * match.others.size() > match.wanted.size();
+  const auto model_network = network_like(model_tensors(model), images);
+  const bool differs = model_network ? like->name != model_network->name
+                                     : 2 * wrong.size() > match.wanted.size() ||
+                                           2 * match.others.size() > match.wanted.size();
   return differs ? like : std::nullopt;
 }
 
@@ -172,17 +172,17 @@ std::string advice(const models::Model& model, const Match& match, std::vector<s
         prefix);
   }
   std::string text;
-  const at::Tensor& own = *find_named(match.wanted, wrong.front());
+  const at::Tensor& wanted = *find_named(match.wanted, wrong.front());
   const at::Tensor* found = find_named(match.found, wrong.front());
-  if (found != nullptr && found->dim() == 4 && own.dim() == 4 && own.size(1) == images.channels &&
-      found->size(1) == 4 - images.channels &&  // 1 or 3
-      found->size(0) == own.size(0) && found->sizes().slice(2) == own.sizes().slice(2)) {
+  if (found != nullptr && found->dim() == 4 && wanted.dim() == 4 &&
+      wanted.size(1) == images.channels && found->size(1) == 4 - images.channels &&  // 1 or 3
+      found->size(0) == wanted.size(0) && found->sizes().slice(2) == wanted.sizes().slice(2)) {
     text = fmt::format("\nset data.channels to {}, as for these weights", found->size(1));
     wrong.erase(wrong.begin());
   }
   const std::set<std::string> head = head_of(model, images.classes);
-  const auto in_head = [&](const std::string& name) { return head.contains(name); };
-  if (differs || !std::ranges::all_of(wrong, in_head)) return "";
+  const auto is_in_head = [&](const std::string& name) { return head.contains(name); };
+  if (differs || !std::ranges::all_of(wrong, is_in_head)) return "";
   if (wrong.empty() || !starts_run) return text;
   return text + "\nto train a new head, set in \"model\": \"weights\": " +
          json_text(OrderedJson{{"file", weights.file.string()}, {"new", settings::kHead}});
@@ -200,13 +200,13 @@ Match match_tensors(const models::Model& model, TensorFile file, const std::set<
   for (const auto& [name, tensor] : file.tensors) names.insert(name);
   for (auto& [name, tensor] : file.tensors) {
     const bool has_prefix = name.starts_with(prefix);
-    const std::string own = has_prefix ? name.substr(prefix.size()) : name;
+    const std::string base_name = has_prefix ? name.substr(prefix.size()) : name;
     // If a name occurs both with and without the prefix, the prefixed one is the model's.
-    const bool is_own = has_prefix || !names.contains(prefix + own);
-    if (is_own && find_named(match.wanted, own) != nullptr) {
-      match.found.emplace_back(own, std::move(tensor));
-    } else if (!fresh.contains(own)) {
-      match.others.emplace_back(own, std::move(tensor));
+    const bool is_model_tensor = has_prefix || !names.contains(prefix + base_name);
+    if (is_model_tensor && find_named(match.wanted, base_name) != nullptr) {
+      match.found.emplace_back(base_name, std::move(tensor));
+    } else if (!fresh.contains(base_name)) {
+      match.others.emplace_back(base_name, std::move(tensor));
     }
   }
   for (const auto& [name, tensor] : match.wanted) {
@@ -282,12 +282,12 @@ NamedTensors read_weights(const fs::path& path) {
 
 std::optional<KnownNetwork> network_like(const NamedTensors& file,
                                          const network::ImageShape& images) {
-  constexpr double kAlike = 0.75;
+  constexpr double kMinSimilarity = 0.75;
   constexpr std::int64_t kPublishedSide = 224;
   const auto counts = [](const std::string& name) { return !name.ends_with(kBatchCount); };
   const auto size = std::ranges::count_if(file, counts, &NamedTensors::value_type::first);
   std::optional<KnownNetwork> best;
-  double best_share = kAlike;
+  double best_similarity = kMinSimilarity;
   for (const settings::ModelName candidate : settings::all_models()) {
     settings::ModelOptions options;
     options.name = candidate;
@@ -299,19 +299,19 @@ std::optional<KnownNetwork> network_like(const NamedTensors& file,
       const NamedTensors tensors = model_tensors(*model);
       NamedTensors renamed = file;
       const std::string prefix = unify_prefixes(renamed, tensors);
-      std::ptrdiff_t own_size = 0;
-      std::ptrdiff_t alike = 0;
+      std::ptrdiff_t model_size = 0;
+      std::ptrdiff_t matching = 0;
       for (const auto& [name, tensor] : tensors) {
         if (!counts(name)) continue;
-        ++own_size;
+        ++model_size;
         const at::Tensor* found = find_named(renamed, prefix + name);
         if (found == nullptr) continue;
-        alike += head.contains(name) || found->sizes() == tensor.sizes() ? 1 : 0;
+        matching += head.contains(name) || found->sizes() == tensor.sizes() ? 1 : 0;
       }
-      const double share =
-          static_cast<double>(alike) / static_cast<double>(std::max(own_size, size));
-      if (share < best_share) continue;
-      best_share = share;
+      const double similarity =
+          static_cast<double>(matching) / static_cast<double>(std::max(model_size, size));
+      if (similarity < best_similarity) continue;
+      best_similarity = similarity;
       const at::Tensor* last = find_named(renamed, prefix + model->named_parameters().back().key());
       best = {candidate, last == nullptr || last->dim() == 0 ? 0 : last->size(0)};
     } catch (const ConfigKeyError&) {  // the images are too small for it
