@@ -41,9 +41,9 @@ constexpr double kMega = 1e6;
 Finding check_processor() {
   const std::string model = value_of("/proc/cpuinfo", "model name").value_or("unknown model");
   const int usable = usable_cores();
-  const auto present = static_cast<int>(std::thread::hardware_concurrency());
+  const auto installed = static_cast<int>(std::thread::hardware_concurrency());
   return good("processor", fmt::format("{}, {}{}, bf16 {}", model, counted(usable, "core"),
-                                       usable < present ? fmt::format(" of {}", present) : "",
+                                       usable < installed ? fmt::format(" of {}", installed) : "",
                                        cpu_features().avx512_bf16 ? "native" : "not native"));
 }
 
@@ -99,13 +99,13 @@ std::string hanging(const std::string& text, std::size_t column) {
   return replaced(escape_control_bytes(text), "\n", "\n" + std::string(column, ' '));
 }
 
-constexpr double kTimeout_s = 180;  // loading CUDA from a cold disk is slow
-constexpr double kSlow = 50e6;      // bytes per second
+constexpr double kTimeout_s = 180;   // loading CUDA from a cold disk is slow
+constexpr double kSlowSpeed = 50e6;  // bytes per second
 
 /// Runs ranks of the config on GPUs or CPUs and returns rank 0's output. Throws Error if there is
 /// none.
-OrderedJson diagnose(settings::RunConfig config, bool on_gpus, int processes) {
-  config.train.device = on_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
+OrderedJson diagnose(settings::RunConfig config, bool uses_gpus, int processes) {
+  config.train.device = uses_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
   config.train.backend = settings::BackendName::kAuto;
   config.launch.devices.clear();
   config.launch.processes_per_node = processes;
@@ -149,7 +149,7 @@ Finding check_all_reduce(const OrderedJson& facts, int processes, const char* wh
     const auto speed = measured.at("bytes_per_second").get<double>();
     texts.push_back(fmt::format("{}: {:.2f} ms, {}/s", measured.at("name").get<std::string>(),
                                 measured.at("latency_s").get<double>() * 1e3, memory_text(speed)));
-    if (speed >= kSlow) continue;
+    if (speed >= kSlowSpeed) continue;
     finding.verdict = Verdict::kWarning;
     finding.remedy = "slower than 50 MB/s: check whether other programs use the cores";
   }
@@ -182,12 +182,12 @@ Findings check_workers(const settings::RunConfig& config, const Driver& driver) 
       "a run would fail the same way: see the processes' output above and the other lines of this "
       "report";
   Findings findings;
-  Finding on_cpus = problem_if_throws("all-reduce", kSeeAbove, [&] {
-    const OrderedJson facts = diagnose(config, /*on_gpus=*/false, kProcesses);
+  Finding cpu_all_reduce = problem_if_throws("all-reduce", kSeeAbove, [&] {
+    const OrderedJson facts = diagnose(config, /*uses_gpus=*/false, kProcesses);
     findings.push_back(check_libtorch(facts));
     return check_all_reduce(facts, kProcesses, "CPUs");
   });
-  findings.push_back(std::move(on_cpus));
+  findings.push_back(std::move(cpu_all_reduce));
   const int gpus = static_cast<int>(driver.gpus.size());
   if (gpus == 0 || *build_info().cuda == '\0') return findings;
   std::optional<Finding> all_reduce;
@@ -196,7 +196,7 @@ Findings check_workers(const settings::RunConfig& config, const Driver& driver) 
       "set device to \"cpu\" to train without GPUs; scripts/setup --cuda installs LibTorch's CUDA "
       "parts",
       [&] {
-        const OrderedJson facts = diagnose(config, /*on_gpus=*/true, gpus);
+        const OrderedJson facts = diagnose(config, /*uses_gpus=*/true, gpus);
         if (gpus > 1) all_reduce = check_all_reduce(facts, gpus, "GPUs");
         return check_cuda(facts.at("cuda"));
       }));
@@ -225,7 +225,7 @@ class DriverLibrary : public SharedLibrary {
 
 /// Returns the driver's version from NVML, which works even in sandboxes that hide the kernel's
 /// files; empty without NVML.
-std::string version_by_nvml() {
+std::string nvml_driver_version() {
   const SharedLibrary library("libnvidia-ml.so.1");
   const auto init = library.find<int()>("nvmlInit_v2");
   const auto version = library.find<int(char*, unsigned)>("nvmlSystemGetDriverVersion");
@@ -330,7 +330,7 @@ Finding check_run_folder(const settings::RunConfig& config) {
   Finding finding =
       good("run folder", fmt::format("{}: {} free", output.string(), memory_text(free)));
   try {
-    const AtomicFile removed_at_once(folder / ".mnist-train-doctor", ExitCode::kConfig);
+    const AtomicFile probe(folder / ".mnist-train-doctor", ExitCode::kConfig);
   } catch (const Error& error) {
     return finding.with(Verdict::kProblem, fmt::format("; {}", error.what()),
                         "choose another folder: --output DIR");
@@ -353,7 +353,7 @@ Driver examine_driver() {
     driver.error = library.error_text(code);
     return driver;
   }
-  if (driver.kernel_version.empty()) driver.kernel_version = version_by_nvml();
+  if (driver.kernel_version.empty()) driver.kernel_version = nvml_driver_version();
   read_devices(library, driver);
   return driver;
 }
@@ -373,13 +373,13 @@ Findings check_gpus(const Driver& driver, const BuildInfo& build) {
 }
 
 Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes) {
-  constexpr double kEnough_bytes = 256e6;
+  constexpr double kMinFree_bytes = 256e6;
   Finding finding{"shared memory", Verdict::kGood, "there is no /dev/shm"};
   if (free_bytes) finding.text = memory_text(*free_bytes) + " free in /dev/shm";
   if (driver.gpus.size() < 2) {
     return finding.with(Verdict::kGood, ", used only with several GPUs", "");
   }
-  if (free_bytes.value_or(0) >= kEnough_bytes) return finding;
+  if (free_bytes.value_or(0) >= kMinFree_bytes) return finding;
   return finding.with(
       Verdict::kWarning, free_bytes ? ", too little for NCCL" : ", which NCCL uses",
       "docker run --shm-size=1g, mount -o remount,size=1g /dev/shm, or NCCL_SHM_DISABLE=1");
