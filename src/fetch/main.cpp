@@ -23,9 +23,9 @@ namespace {
 
 constexpr int kMaxAttempts = 100;                   // each must make progress
 constexpr std::uint64_t kContainerBytes = 1 << 16;  // gzip may enlarge incompressible data
-constexpr std::size_t kPiece = 1 << 20;
+constexpr std::size_t kChunkBytes = 1 << 20;
 constexpr long kConnectTimeout_s = 15;
-constexpr long kSilence_s = 30;  // maximum time without receiving a byte
+constexpr long kStallTimeout_s = 30;  // maximum time without receiving a byte
 constexpr long kMaxRedirects = 5;
 
 template <typename... Parts>
@@ -35,7 +35,7 @@ void say(const Parts&... parts) {
 
 /// Returns the problem with a file's content, or "". Mirrors may compress differently, so the
 /// decompressed content of a .gz file is verified, up to the expected size.
-std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
+std::string verify(const fs::path& path, const settings::DatasetFile& expected) {
   Sha256 sha256;
   std::uint64_t bytes = 0;
   const auto add = [&](data::Bytes content) {
@@ -44,35 +44,34 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   };
   try {
     const MappedFile file = MappedFile::open(path, ExitCode::kData);
-    if (wanted.name.ends_with(".gz")) {
+    if (expected.name.ends_with(".gz")) {
       data::GzipStream stream(file.bytes(), path.filename().string());
-      data::Buffer buffer(kPiece);
-      for (std::size_t count = kPiece; count == kPiece && bytes <= wanted.bytes;) {
+      data::Buffer buffer(kChunkBytes);
+      for (std::size_t count = kChunkBytes; count == kChunkBytes && bytes <= expected.bytes;) {
         count = stream.read(buffer);
         add({buffer.data(), count});
       }
-      if (bytes <= wanted.bytes) stream.expect_end();
+      if (bytes <= expected.bytes) stream.expect_end();
     } else {
       add(file.bytes());
     }
   } catch (const Error& error) {
     return error.what();
   }
-  if (bytes > wanted.bytes) {
-    return "is longer than the expected " + std::to_string(wanted.bytes) + " bytes";
+  if (bytes > expected.bytes) {
+    return "is longer than the expected " + std::to_string(expected.bytes) + " bytes";
   }
   const std::string digest = sha256.hex_digest();
-  if (digest == wanted.sha256) return "";
-  return "SHA-256 of the content is " + digest + ", expected " + wanted.sha256;
+  if (digest == expected.sha256) return "";
+  return "SHA-256 of the content is " + digest + ", expected " + expected.sha256;
 }
 
 /// Lets only one process download into a folder, using a lock file that the destructor removes.
 class FolderLock {
  public:
-  /// Creates the folder if it is missing, and adds created ones to `made`. Waits if another process
-  /// holds the lock.
-  FolderLock(const fs::path& folder, std::vector<fs::path>& made) : path_(folder / ".fetch.lock") {
-    while (!take(made)) {  // the previous holder has removed the file
+  /// Creates the folder if missing; new folders are added to `added`. Waits for other holders.
+  FolderLock(const fs::path& folder, std::vector<fs::path>& added) : path_(folder / ".fetch.lock") {
+    while (!take(added)) {  // the previous holder has removed the file
     }
   }
   FolderLock(const FolderLock&) = delete;
@@ -81,9 +80,9 @@ class FolderLock {
 
  private:
   /// Returns whether the locked file is still the one at the path, which other processes open.
-  bool take(std::vector<fs::path>& made) {
+  bool take(std::vector<fs::path>& added) {
     // A failed holder may have removed the folder.
-    make_folder(path_.parent_path(), ExitCode::kConfig, &made);
+    make_folder(path_.parent_path(), ExitCode::kConfig, &added);
     file_ = open_private_file(path_, ExitCode::kConfig);
     FileLock lock = take_file_lock(file_.get());
     if (lock == FileLock::kHeld) {
@@ -96,9 +95,9 @@ class FolderLock {
       return true;
     }
     struct stat locked {};
-    struct stat there {};
-    return ::fstat(file_.get(), &locked) == 0 && ::stat(path_.c_str(), &there) == 0 &&
-           locked.st_dev == there.st_dev && locked.st_ino == there.st_ino;
+    struct stat current {};
+    return ::fstat(file_.get(), &locked) == 0 && ::stat(path_.c_str(), &current) == 0 &&
+           locked.st_dev == current.st_dev && locked.st_ino == current.st_ino;
   }
 
   fs::path path_;
@@ -144,7 +143,7 @@ void set_up(CURL* handle, const std::string& url, DownloadTarget& target, char* 
   curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, kConnectTimeout_s);
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
-  curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, kSilence_s);
+  curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, kStallTimeout_s);
   curl_easy_setopt(handle, CURLOPT_USERAGENT, "mnist-train");
   curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, message);
   curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, receive);
@@ -233,7 +232,7 @@ void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
 }
 
 /// Returns whether a file exists and is correct.
-bool is_there(const fs::path& path, const settings::DatasetFile& file) {
+bool is_fetched(const fs::path& path, const settings::DatasetFile& file) {
   if (!fs::exists(path)) return false;
   const std::string problem = verify(path, file);
   say(path.string(), problem.empty() ? " exists" : ": " + problem + "; fetching it again");
@@ -242,7 +241,7 @@ bool is_there(const fs::path& path, const settings::DatasetFile& file) {
 
 void fetch_file(const settings::DatasetFile& file, const fs::path& path,
                 const std::vector<std::string>& mirrors) {
-  if (is_there(path, file)) return;
+  if (is_fetched(path, file)) return;
   for (const std::string& mirror : mirrors) {
     const std::string url = mirror + (mirror.ends_with('/') ? "" : "/") + file.name;
     // Mirrors may differ in the compressed bytes, so each has its own part file.
@@ -288,9 +287,9 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
 /// folders that are still empty are then removed.
 std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const fs::path& folder,
                                     const std::vector<std::string>& mirrors) {
-  std::vector<fs::path> made;
+  std::vector<fs::path> created;
   try {
-    const FolderLock held(folder, made);
+    const FolderLock held(folder, created);
     refuse_other_dataset(dataset, folder);
     std::vector<fs::path> paths;
     for (const settings::DatasetFile& file : dataset.files) {
@@ -299,7 +298,7 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
     }
     return paths;
   } catch (const std::exception& error) {
-    remove_created(made);
+    remove_created(created);
     if (dynamic_cast<const fs::filesystem_error*>(&error) == nullptr) throw;
     throw Error(ExitCode::kData, error.what());
   }
@@ -324,8 +323,9 @@ int main(int argc, char** argv) {
     }
     return 0;
   } catch (const std::exception& error) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    std::cerr << (known != nullptr ? "" : "mnist-train fetch: ") << as_block(error.what()) << '\n';
-    return static_cast<int>(known != nullptr ? known->code() : ExitCode::kRunFailed);
+    const auto* our_error = dynamic_cast<const Error*>(&error);
+    std::cerr << (our_error != nullptr ? "" : "mnist-train fetch: ") << as_block(error.what())
+              << '\n';
+    return static_cast<int>(our_error != nullptr ? our_error->code() : ExitCode::kRunFailed);
   }
 }
