@@ -224,9 +224,9 @@ void require(nvrtcResult result) {
               std::string("NVRTC: ") + MNIST_TRAIN_FUNCTION(nvrtcGetErrorString)(result));
 }
 
-/// Returns a text of an NVRTC program through the functions for its size and content.
+/// Returns an output of an NVRTC program: its log, cubin or PTX.
 template <class GetSize, class Get>
-std::string program_text(nvrtcProgram program, GetSize* get_size, Get* get) {
+std::string program_output(nvrtcProgram program, GetSize* get_size, Get* get) {
   std::size_t size = 0;
   require(get_size(program, &size));
   std::string bytes(size, '\0');
@@ -240,34 +240,34 @@ std::string compile(const std::string& source, int capability) {
   load_nvrtc_builtins();
   int count = 0;
   require(MNIST_TRAIN_FUNCTION(nvrtcGetNumSupportedArchs)(&count));
-  std::vector<int> known(static_cast<std::size_t>(count));
-  require(MNIST_TRAIN_FUNCTION(nvrtcGetSupportedArchs)(known.data()));
+  std::vector<int> supported(static_cast<std::size_t>(count));
+  require(MNIST_TRAIN_FUNCTION(nvrtcGetSupportedArchs)(supported.data()));
   int newest = 0;  // compatible with this GPU
-  for (const int each : known) {
+  for (const int each : supported) {
     if (each <= capability) newest = std::max(newest, each);
   }
-  const bool is_known = newest == capability;
+  const bool is_supported = newest == capability;
   const std::string architecture =
-      (is_known ? "-arch=sm_" : "-arch=compute_") + std::to_string(newest);
+      (is_supported ? "-arch=sm_" : "-arch=compute_") + std::to_string(newest);
   const std::array<const char*, 2> options{architecture.c_str(), kLanguage};
   nvrtcProgram program = nullptr;
   require(MNIST_TRAIN_FUNCTION(nvrtcCreateProgram)(&program, source.c_str(), "mnist-train.cu", 0,
                                                    nullptr, nullptr));
-  const auto destroy = [](nvrtcProgram made) { MNIST_TRAIN_FUNCTION(nvrtcDestroyProgram)(&made); };
+  const auto destroy = [](nvrtcProgram old) { MNIST_TRAIN_FUNCTION(nvrtcDestroyProgram)(&old); };
   const std::unique_ptr<std::remove_pointer_t<nvrtcProgram>, decltype(destroy)> owner(program,
                                                                                       destroy);
   const nvrtcResult result = MNIST_TRAIN_FUNCTION(nvrtcCompileProgram)(
       program, static_cast<int>(options.size()), options.data());
   if (result == NVRTC_ERROR_COMPILATION) {
     throw Error(ExitCode::kRunFailed,
-                "NVRTC: " + program_text(program, MNIST_TRAIN_FUNCTION(nvrtcGetProgramLogSize),
-                                         MNIST_TRAIN_FUNCTION(nvrtcGetProgramLog)));
+                "NVRTC: " + program_output(program, MNIST_TRAIN_FUNCTION(nvrtcGetProgramLogSize),
+                                           MNIST_TRAIN_FUNCTION(nvrtcGetProgramLog)));
   }
   require(result);
-  return is_known ? program_text(program, MNIST_TRAIN_FUNCTION(nvrtcGetCUBINSize),
-                                 MNIST_TRAIN_FUNCTION(nvrtcGetCUBIN))
-                  : program_text(program, MNIST_TRAIN_FUNCTION(nvrtcGetPTXSize),
-                                 MNIST_TRAIN_FUNCTION(nvrtcGetPTX));
+  return is_supported ? program_output(program, MNIST_TRAIN_FUNCTION(nvrtcGetCUBINSize),
+                                       MNIST_TRAIN_FUNCTION(nvrtcGetCUBIN))
+                      : program_output(program, MNIST_TRAIN_FUNCTION(nvrtcGetPTXSize),
+                                       MNIST_TRAIN_FUNCTION(nvrtcGetPTX));
 }
 
 /// Returns the module in a cache file; null if there is none or it cannot be loaded. The file
