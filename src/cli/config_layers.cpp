@@ -205,7 +205,7 @@ bool is_valid(const std::string& section, const Problems& problems) {
   };
   return std::ranges::none_of(problems, [&](const strict_json::Problem& problem) {
     return problem.pointer.empty() || is_inside(problem.pointer) ||
-           std::ranges::any_of(problem.meant, is_inside);
+           std::ranges::any_of(problem.hints, is_inside);
   });
 }
 

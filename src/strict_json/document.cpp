@@ -64,9 +64,9 @@ bool has_any(std::string_view text, std::size_t offset, std::string_view charact
 
 /// Returns the number or unquoted word that starts at `offset`.
 std::string_view word_at(std::string_view text, std::size_t offset) {
-  constexpr std::string_view kOfWords =
+  constexpr std::string_view kWordCharacters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.";
-  return text.substr(offset, text.find_first_not_of(kOfWords, offset) - offset);
+  return text.substr(offset, text.find_first_not_of(kWordCharacters, offset) - offset);
 }
 
 constexpr std::size_t kMaxNesting = 64;

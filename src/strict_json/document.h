@@ -57,7 +57,7 @@ struct Problem {
   std::size_t offset = 0;  // in source->text
   std::string pointer;     // RFC 6901, "" for the whole document
   std::string message;
-  std::vector<std::string> meant{};  // pointers to the keys that an unknown key may stand for
+  std::vector<std::string> hints{};  // pointers to the keys that an unknown key may stand for
 };
 using Problems = std::vector<Problem>;
 

@@ -15,11 +15,11 @@ namespace mnist_train::strict_json {
 
 namespace {
 
-/// Suggestions are slow to compute, and a text with more unknown keys than this is not a config.
+/// Suggestions are slow to compute, and a file with more unknown keys than this is not a config.
 constexpr std::size_t kMaxExplanations = 100;
 
-constexpr std::size_t kLongestComparedName = 40;
-constexpr std::size_t kTelling = 3;  // minimum length of a partial match
+constexpr std::size_t kMaxComparedName = 40;
+constexpr std::size_t kMinMatch = 3;  // minimum length of a partial match
 
 /// Returns the first letters of a name's words: "lr" for learning_rate.
 std::string initials(std::string_view name) {
@@ -130,8 +130,8 @@ std::nullopt_t JsonCursor::add_mismatch(const std::string& expected,
   return add_error("expected " + expected + alternatives_ + ", found " + describe(*node_) + hint);
 }
 
-std::nullopt_t JsonCursor::add_no_object(const std::vector<KnownKey>& own) const {
-  for (const KnownKey& key : own) {
+std::nullopt_t JsonCursor::add_not_an_object(const std::vector<KnownKey>& known) const {
+  for (const KnownKey& key : known) {
     const Json choices = key.fragment.value("anyOf", Json::array({key.fragment}));
     const bool takes_value = std::any_of(choices.begin(), choices.end(), [&](const Json& choice) {
       const Json names = choice.value("enum", Json::array());
@@ -144,16 +144,16 @@ std::nullopt_t JsonCursor::add_no_object(const std::vector<KnownKey>& own) const
   return add_mismatch("an object");
 }
 
-void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own) const {
+void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& known) const {
   std::vector<KnownKey> keys;
   std::size_t count = 0;
   for (const Node::Member& member : node_->members) {
     const auto is_this = [&](const KnownKey& key) {
       return key.group.empty() && key.name == member.key;
     };
-    if (std::ranges::any_of(own, is_this)) continue;
+    if (std::ranges::any_of(known, is_this)) continue;
     if (keys.empty()) {
-      for (const KnownKey& key : own) {
+      for (const KnownKey& key : known) {
         if (key.group.empty()) keys.push_back({pointer_, key.name});
       }
       for (const KnownKey& key : context_->keys) {
@@ -167,20 +167,20 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own) const {
                             : Explanation{"unknown key \"" + shorten(member.key) + '"'};
     context_->problems.push_back({member.value.source, member.key_offset,
                                   join_pointer(pointer_, member.key), std::move(found.message),
-                                  std::move(found.meant)});
+                                  std::move(found.hints)});
   }
 }
 
 std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names) {
   const std::string wanted = plain(given);
-  if (wanted.size() > kLongestComparedName) return std::nullopt;
+  if (wanted.size() > kMaxComparedName) return std::nullopt;
   const auto rank_of = [&](const std::string& name) {
     const std::size_t begin = plain(name).find(wanted);
     return begin == std::string::npos ? 2 : std::min<std::size_t>(begin, 1);
   };
   const auto longer = std::ranges::min_element(names, {}, rank_of);
-  if (wanted.size() >= kTelling && longer != names.end() && rank_of(*longer) < 2) return *longer;
+  if (wanted.size() >= kMinMatch && longer != names.end() && rank_of(*longer) < 2) return *longer;
   // In a short name, allow only one edit.
   std::size_t best = wanted.size() <= 4 ? 2 : 3;
   std::optional<std::string> closest;
@@ -194,7 +194,7 @@ std::optional<std::string> closest_name(std::string_view given,
   if (closest) return closest;
   const auto related = std::ranges::find_if(names, [&](const std::string& name) {
     const std::string known = plain(name);
-    return (known.size() > kTelling && 2 * known.size() >= wanted.size() &&
+    return (known.size() > kMinMatch && 2 * known.size() >= wanted.size() &&
             wanted.find(known) != std::string::npos) ||
            (wanted.size() > 1 && initials(name) == wanted);
   });
@@ -204,9 +204,9 @@ std::optional<std::string> closest_name(std::string_view given,
 Explanation explain_unknown_key(std::string_view key, std::string_view group,
                                 const std::vector<KnownKey>& keys, std::string_view inner) {
   const std::string start = "unknown key \"" + shorten(key) + "\"; ";
-  const std::string wanted = plain(key).substr(0, kLongestComparedName);
-  const std::size_t most_edits = wanted.size() > 4 ? 1 : 0;
-  std::vector<std::string> here, meant;
+  const std::string wanted = plain(key).substr(0, kMaxComparedName);
+  const std::size_t max_edits = wanted.size() > 4 ? 1 : 0;
+  std::vector<std::string> here, hints;
   std::string places;
   Explanation similar;
   for (const KnownKey& known : keys) {
@@ -224,16 +224,16 @@ Explanation explain_unknown_key(std::string_view key, std::string_view group,
       };
       if (!inner.empty() && std::ranges::none_of(keys, is_inner)) continue;
       places += (places.empty() ? "" : " or ") + place;
-      meant.push_back(pointer);
-    } else if (similar.meant.empty() && edit_distance(wanted, plain(known.name)) <= most_edits) {
+      hints.push_back(pointer);
+    } else if (similar.hints.empty() && edit_distance(wanted, plain(known.name)) <= max_edits) {
       similar = {fmt::format("{}did you mean \"{}\" {}?", start, known.name, place), {pointer}};
     }
   }
-  if (!places.empty()) return {start + "it belongs " + places, meant};
+  if (!places.empty()) return {start + "it belongs " + places, hints};
   if (const auto name = closest_name(key, here)) {
     return {start + "did you mean \"" + *name + "\"?", {fmt::format("{}/{}", group, *name)}};
   }
-  if (!similar.meant.empty()) return similar;
+  if (!similar.hints.empty()) return similar;
   return {start + fmt::format("valid here: {}", fmt::join(here, ", "))};
 }
 

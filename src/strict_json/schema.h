@@ -61,7 +61,7 @@ std::optional<std::string> closest_name(std::string_view given,
 /// The message for an unknown key, and pointers to the keys that it suggests.
 struct Explanation {
   std::string message;
-  std::vector<std::string> meant{};
+  std::vector<std::string> hints{};
 };
 
 /// Explains an unknown key: `unknown key "lr"; did you mean "learning_rate"?`, or the group that
@@ -118,11 +118,11 @@ class JsonCursor {
   std::nullopt_t add_error_at(std::string_view path, std::string message) const;
   /// Adds the error `expected …, found …`, followed by a hint.
   std::nullopt_t add_mismatch(const std::string& expected, const std::string& hint = "") const;
-  /// Adds the error that this value is not an object with the keys `own`. If it is a name that one
-  /// of these keys accepts, the error shows how to write it.
-  std::nullopt_t add_no_object(const std::vector<KnownKey>& own) const;
-  /// Adds an error for each key of this object that is not in `own`.
-  void add_unknown_keys(const std::vector<KnownKey>& own) const;
+  /// Adds the error that this value is not an object with the keys `known`. If it is a name that
+  /// one of these keys accepts, the error shows how to write it.
+  std::nullopt_t add_not_an_object(const std::vector<KnownKey>& known) const;
+  /// Adds an error for each key of this object that is not in `known`.
+  void add_unknown_keys(const std::vector<KnownKey>& known) const;
 
  private:
   const Node* node_;
@@ -169,7 +169,7 @@ Type<std::string> file_name(const std::string& pattern = ".+", const std::string
 /// `expected` completes the message "expected …".
 Type<std::string> text(const std::string& pattern, const std::string& expected);
 
-/// Returns the index of the cursor's text in `names`; otherwise adds an error with a suggestion.
+/// Returns the index of the cursor's string in `names`, or adds an error with a suggestion.
 std::optional<std::size_t> choose_name(const JsonCursor& cursor,
                                        const std::vector<std::string>& names);
 
@@ -420,7 +420,7 @@ class Schema {
   /// Reads an object; returns nullopt if the value is not one. Adds errors to the cursor's list; a
   /// key that cannot be read keeps its default.
   std::optional<Owner> read(const JsonCursor& cursor) const {
-    if (!cursor.value().is_object()) return cursor.add_no_object(keys());
+    if (!cursor.value().is_object()) return cursor.add_not_an_object(keys());
     Owner owner = defaults_;
     for (const Field<Owner>& field : fields_) {
       if (cursor.has(field.key.name)) {

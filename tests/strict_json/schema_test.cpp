@@ -349,7 +349,7 @@ TEST_CASE("an unknown key is reported with the keys that it may stand for") {
   ReadContext context{problems, outer_schema().keys()};
   (void)outer_schema().read(JsonCursor(node, "", context));
   REQUIRE(problems.size() == 1);
-  CHECK(problems.front().meant == meant);
+  CHECK(problems.front().hints == meant);
 }
 
 TEST_CASE("a very long key is not compared with others and is shown truncated") {
