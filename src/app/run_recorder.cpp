@@ -134,7 +134,7 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
   }
   summary.multiply_adds = trainer.model().multiply_adds();
   summary.restarts = worker.job.restarts;
-  const std::string config = settings::write_run_config(worker.config, /*with_output=*/false);
+  const std::string config = settings::write_run_config(worker.config, /*has_output=*/false);
   Hasher hasher;
   hasher.update(config.data(), config.size());
   summary.config_hash = hasher.named_digest();
@@ -197,7 +197,7 @@ std::string config_to_repeat(const Worker& worker) {
       config.launch.devices.empty()) {
     config.launch.processes_per_node = identity.world_size;
   }
-  return settings::write_run_config(config, /*with_output=*/false);
+  return settings::write_run_config(config, /*has_output=*/false);
 }
 
 /// Logs the data ("60,000 training and 10,000 test images of 1x28x28, 10 classes"), the processes

@@ -120,7 +120,7 @@ void require_same_run(const Worker& worker, const std::string& source,
   }
   if (!saved) return;
   const settings::ModelOptions& model = saved->model;
-  if (!model.is_own() && !config.model.is_own() && model.name != config.model.name) {
+  if (!model.is_custom() && !config.model.is_custom() && model.name != config.model.name) {
     checkpoint::fail_checkpoint(fmt::format(
         "{}: was trained with model \"{}\", but the config asks for \"{}\"; set "
         "model.name to \"{}\", or start a new run with another --output and no --resume",
@@ -353,7 +353,7 @@ void StateSaver::save_checkpoint(const report::LogPositions& positions) {
   timed_on_rank0([&] {
     const data::ImageSet& images = dataset_.train;
     const checkpoint::RunFacts facts{
-        settings::write_run_config(worker_.config, /*with_output=*/false),
+        settings::write_run_config(worker_.config, /*has_output=*/false),
         dataset_.hash,
         worker_.identity.world_size,
         positions.metrics_bytes,

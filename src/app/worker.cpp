@@ -350,7 +350,7 @@ void requeue_if_asked(Worker& worker) {
 data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   worker.enter(launch::Phase::kLoadingData);
   if (splits != data::Splits::kTest) {
-    settings::require_set_for_each(worker.config.data, worker.identity.world_size);
+    settings::require_set_per_process(worker.config.data, worker.identity.world_size);
   }
   data::Dataset dataset = read_or_attach(worker, splits);
   if (worker.is_rank0()) {

@@ -69,7 +69,7 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
 
 launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   launch::Job job = static_cast<const launch::Job&>(line);
-  job.config = settings::write_run_config(layered.config, /*with_output=*/true);
+  job.config = settings::write_run_config(layered.config, /*has_output=*/true);
   job.config_path = first_config(line);
   if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
   if (line.checkpoint_file) {
@@ -173,7 +173,7 @@ void place_ranks(LaunchState& state, bool reads_data) {
     data::require_decoder(config.data.decode);
   }
   if (reads_data && state.job.command != Command::kEvaluate) {
-    settings::require_set_for_each(config.data, state.processes);
+    settings::require_set_per_process(config.data, state.processes);
   }
   for (int rank = 0; rank < state.processes; ++rank) {
     (void)launch::choose_placement(config, machine, rank, state.processes);

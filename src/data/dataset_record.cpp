@@ -41,7 +41,7 @@ void require_classes(const settings::ClassWeightOptions& options,
                      const std::vector<std::string>& names) {
   const std::set<std::string> known(names.begin(), names.end());
   std::vector<std::string> unknown;
-  for (const auto& [name, weight] : options.by_class) {
+  for (const auto& [name, weight] : options.weights) {
     if (!known.contains(name)) unknown.push_back(name);
   }
   if (unknown.empty()) return;
@@ -134,10 +134,10 @@ std::vector<float> class_weights(const settings::ClassWeightOptions& options,
   std::vector<float> weights;
   for (std::size_t i = 0; i < classes; ++i) {
     if (sizes[i] == 0) empty.push_back(names[i]);
-    const auto given = options.by_class.find(names[i]);
+    const auto given = options.weights.find(names[i]);
     const double by_size = static_cast<double>(dataset.train.count) /
                            static_cast<double>(dataset.train.classes * sizes[i]);
-    const double weight = given == options.by_class.end() ? 1 : given->second;
+    const double weight = given == options.weights.end() ? 1 : given->second;
     weights.push_back(static_cast<float>(options.balanced ? by_size : weight));
   }
   if (!empty.empty()) {

@@ -113,7 +113,7 @@ OrderedJson diagnose(settings::RunConfig config, bool uses_gpus, int processes) 
   config.launch.hang_timeout_s = kTimeout_s;
   launch::Job job;
   job.command = launch::Command::kDiagnose;
-  job.config = settings::write_run_config(config, /*with_output=*/false);
+  job.config = settings::write_run_config(config, /*has_output=*/false);
   job.quiet = true;
   job.started_s = monotonic_seconds();
   const auto board = launch::StatusBoard::create(processes);

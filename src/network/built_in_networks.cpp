@@ -308,7 +308,7 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
 }
 
 InitDefaults init_defaults(const settings::ModelOptions& options) {
-  if (options.is_own() || options.name != ModelName::kResNet18) return {};
+  if (options.is_custom() || options.name != ModelName::kResNet18) return {};
   return {.normal_std = 0.01, .normal_draws_biases = false};
 }
 

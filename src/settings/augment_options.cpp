@@ -386,8 +386,8 @@ std::optional<MixupScope> mixing_scope(const AugmentList& list) {
 Interval jitter_interval(const JitterRange& range, double center) {
   if (const auto* ends = std::get_if<Interval>(&range)) return *ends;
   const double distance = std::get<double>(range);
-  const double least = center > 0 ? 0 : -distance;
-  return {std::max(least, center - distance), center + distance};
+  const double min = center > 0 ? 0 : -distance;
+  return {std::max(min, center - distance), center + distance};
 }
 
 AugmentList list_for_images(AugmentList list, std::int64_t channels,

@@ -237,8 +237,8 @@ void check_images(DataOptions& options, const JsonCursor& cursor) {
   }
   if (cursor.has("augment")) check_crops(options.augment, size, cursor.member("augment"));
   if (!channels) return;
-  const auto check = [&](const auto& options_there, const JsonCursor& at) {
-    for (const auto& [key, message] : channel_mismatches(options_there, *channels)) {
+  const auto check = [&](const auto& entry, const JsonCursor& at) {
+    for (const auto& [key, message] : channel_mismatches(entry, *channels)) {
       at.add_error_at(key, message);
     }
   };
@@ -253,21 +253,21 @@ void check_images(DataOptions& options, const JsonCursor& cursor) {
 /// Adds the rules over several keys that concern the source of the samples.
 void add_source_rules(Schema<DataOptions>& schema) {
   const Json format = given("format");
-  const Json drawn = equal("format", "synthetic");
-  const Json in_files = all_of({format, none_of(given("dataset")), none_of(drawn)});
+  const Json is_synthetic = equal("format", "synthetic");
+  const Json has_files = all_of({format, none_of(given("dataset")), none_of(is_synthetic)});
   schema.conflict("format", "dataset");
   schema.conflict("train_per_process", "train");
   schema.forbid("root", {given("root"), format},
                 "is the folder to search for a data set; it is not used with format");
   for (const char* key : {"train", "train_per_process", "test"}) {
-    schema.forbid(key, {given(key), drawn},
+    schema.forbid(key, {given(key), is_synthetic},
                   "is not used with format synthetic, which generates its samples");
     schema.forbid(key, {given(key), none_of(format)}, "requires a format, such as \"idx\"");
   }
-  schema.forbid("format", {in_files, none_of(given("train")), none_of(given("train_per_process"))},
+  schema.forbid("format", {has_files, none_of(given("train")), none_of(given("train_per_process"))},
                 "requires train");
   schema.forbid("format",
-                {in_files, none_of(given("test")), none_of(equal("format", "image-list"))},
+                {has_files, none_of(given("test")), none_of(equal("format", "image-list"))},
                 "requires test: a test set, or a fraction of train to hold out, such as 0.2");
   schema.forbid("test", {given("train_per_process"), holds("test", Json{{"type", "number"}})},
                 "is a fraction, which cannot be used with train_per_process; give a test set");
@@ -346,7 +346,7 @@ Schema<DataOptions> data_schema() {
   return schema;
 }
 
-void require_set_for_each(const DataOptions& options, int processes) {
+void require_set_per_process(const DataOptions& options, int processes) {
   const auto sets = std::ssize(options.train_per_process);
   if (sets == 0 || sets == processes) return;
   throw ConfigKeyError("/data/train_per_process: lists " + counted(sets, "training set") + " for " +

@@ -113,6 +113,6 @@ NormalizeOptions gray_of(const NormalizeOptions& normalize);
 std::optional<double> trained_brightness(const DataOptions& options);
 
 /// Throws Error(kConfig) unless train_per_process is empty or contains one location per process.
-void require_set_for_each(const DataOptions& options, int processes);
+void require_set_per_process(const DataOptions& options, int processes);
 
 }  // namespace mnist_train::settings

@@ -267,7 +267,7 @@ void add_networks(Schema<ModelOptions>& schema) {
           "A built-in network. torchvision-… and efficientnet-lite0 have the parameters of their "
           "originals, so published weights load strictly.",
           {.drops = {"layers", "torchscript", "plugin", "options"}});
-  schema.write_only_if([](const ModelOptions& options) { return !options.is_own(); });
+  schema.write_only_if([](const ModelOptions& options) { return !options.is_custom(); });
   ADD_KEY(schema, layers, optional_of(layer_list()),
           "Instead of name: a custom network, layer by layer: names (\"relu\"), or objects with a "
           "name and the arguments of torch.nn.",
@@ -338,7 +338,7 @@ std::vector<ModelName> all_models() {
 
 std::optional<NormalizeOptions> published_normalize(const ModelOptions& options) {
   // All published weights use ImageNet's statistics.
-  if (options.is_own() || options.name < ModelName::kTorchvisionResNet18) return std::nullopt;
+  if (options.is_custom() || options.name < ModelName::kTorchvisionResNet18) return std::nullopt;
   return NormalizeOptions{std::vector{0.485, 0.456, 0.406}, std::vector{0.229, 0.224, 0.225}};
 }
 
@@ -348,11 +348,11 @@ Schema<ModelOptions> model_schema() {
   ADD_KEY(
       schema, weights, kNever, optional_of(weights()),
       "A file with the initial weights; set new if they are for a different number of classes.");
-  const KeyTraits of_mlp{.owner = {"name", "mlp", /*is_any_other=*/false, "model"}};
+  const KeyTraits mlp_only{.owner = {"name", "mlp", /*is_any_other=*/false, "model"}};
   ADD_KEY(schema, hidden, list_of(integer(1, kMaxLayerSize)), "Sizes of mlp's hidden layers.",
-          of_mlp);
+          mlp_only);
   ADD_KEY(schema, activation, one_of<Activation>({"tanh", "relu", "sigmoid"}),
-          "Activation after each hidden layer of mlp.", of_mlp);
+          "Activation after each hidden layer of mlp.", mlp_only);
   ADD_KEY(schema, init, init(),
           "Initial weights: default (those of the model), {\"name\": \"normal\", \"std\": 0.1}, "
           "xavier_uniform or kaiming_normal.");

@@ -194,7 +194,7 @@ struct ModelOptions {
   InitOptions init;
 
   /// Returns whether the network is custom.
-  bool is_own() const { return layers || torchscript || plugin; }
+  bool is_custom() const { return layers || torchscript || plugin; }
   /// Returns whether the network consists of layers rather than being a black box.
   bool has_layers() const { return !torchscript && !plugin; }
 };

@@ -252,8 +252,8 @@ const Schema<RunConfig>& run_config_schema() {
 
 KeyUse use_of(const std::string& pointer) {
   for (const KnownKey& key : config_keys()) {
-    const std::string own = key.group + "/" + key.name;
-    const bool is_inside = pointer == own || pointer.starts_with(own + "/");
+    const std::string key_pointer = key.group + "/" + key.name;
+    const bool is_inside = pointer == key_pointer || pointer.starts_with(key_pointer + "/");
     if (is_inside && key.use != kSteps) return key.use;  // groups come before their keys
   }
   return kSteps;
@@ -282,8 +282,8 @@ std::string excerpt(const std::string& value, const std::string& other) {
 std::vector<std::string> differences_in(const RunConfig& before, const RunConfig& now,
                                         KeyUse wanted) {
   using nlohmann::json;
-  const Values old_values = values_of(json::parse(write_run_config(before, /*with_output=*/false)));
-  const Values new_values = values_of(json::parse(write_run_config(now, /*with_output=*/false)));
+  const Values old_values = values_of(json::parse(write_run_config(before, /*has_output=*/false)));
+  const Values new_values = values_of(json::parse(write_run_config(now, /*has_output=*/false)));
   const auto text_in = [](const Values& values, const std::string& pointer) {
     return values.contains(pointer) ? values.at(pointer) : "not set";
   };
@@ -337,11 +337,11 @@ void drop_disowned(Layers& layers, const KnownKey& key) {
   std::optional<Json> value;  // of the owner, up to layer i
   for (std::size_t i = 0; i < below; ++i) {
     const Json& last = value_in(layers[below], key.group, key.traits.owner.key)->value;
-    const Node* own = value_in(layers[i], key.group, key.traits.owner.key);
-    if (own != nullptr) value = own->value;
+    const Node* owner = value_in(layers[i], key.group, key.traits.owner.key);
+    if (owner != nullptr) value = owner->value;
     if (!value || *value == last) continue;
     const bool belongs = (last == key.traits.owner.value) != key.traits.owner.is_any_other;
-    if (own != nullptr || !belongs) drop(layers[i], key.group, key.name);
+    if (owner != nullptr || !belongs) drop(layers[i], key.group, key.name);
   }
 }
 
@@ -396,9 +396,9 @@ RunConfig parse_run_config(Source source) {
   return config;
 }
 
-std::string write_run_config(const RunConfig& config, bool with_output) {
+std::string write_run_config(const RunConfig& config, bool has_output) {
   Json document = run_config_schema().write(config);
-  if (!with_output) document.erase("output");
+  if (!has_output) document.erase("output");
   return document.dump(2) + "\n";
 }
 

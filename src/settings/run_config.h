@@ -101,13 +101,13 @@ RunConfig parse_run_config(strict_json::Source source);
 /// Returns the effective config as JSON text (indented by 2, keys in documented order, with a
 /// trailing newline). Contains all keys, but `output` only on request. Reading the text returns an
 /// equal RunConfig.
-std::string write_run_config(const RunConfig& config, bool with_output);
+std::string write_run_config(const RunConfig& config, bool has_output);
 
 /// Returns the JSON Schema (draft 2020-12) of config files as text.
 std::string write_run_config_schema();
 
-/// Returns a text, such as "seed was 1 and is now 5", for each differing key that affects how steps
-/// are computed.
+/// Returns a string, such as "seed was 1 and is now 5", for each differing key that affects how
+/// steps are computed.
 std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now);
 
 /// Returns the same for keys that determine the samples of a run and their location.

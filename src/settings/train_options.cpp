@@ -11,12 +11,12 @@ namespace mnist_train::settings {
 namespace {
 
 /// Returns the traits of keys that belong to one schedule; other schedules reject them.
-KeyTraits of_schedule(const std::string& name) {
+KeyTraits schedule_only(const std::string& name) {
   return {.owner = {"name", name, /*is_any_other=*/false, "schedule"}};
 }
 
 void add_one_cycle(Schema<ScheduleOptions>& schema) {
-  const KeyTraits traits = of_schedule("one_cycle");
+  const KeyTraits traits = schedule_only("one_cycle");
   const auto positive = number({0, kMaxFloat, true});
   ADD_KEY(schema, max_learning_rate, positive,
           "one_cycle: peak learning rate, used instead of learning_rate.", traits);
@@ -35,7 +35,7 @@ void add_one_cycle(Schema<ScheduleOptions>& schema) {
 }
 
 void add_plateau(Schema<ScheduleOptions>& schema) {
-  const KeyTraits traits = of_schedule("plateau");
+  const KeyTraits traits = schedule_only("plateau");
   ADD_KEY(schema, factor, number({0, 1, false, true}),
           "plateau: factor applied to the rate at each drop; 0.1 by default.", traits);
   ADD_KEY(schema, patience, integer(0, kMaxCount),
@@ -119,25 +119,25 @@ Type<ClassWeightOptions> class_weights() {
       one_of<Computed>({"balanced"}), [](Computed) { return ClassWeightOptions{.balanced = true}; },
       [](const ClassWeightOptions&) { return Computed::kBalanced; });
   const auto weight = number({0, kMaxFloat});
-  const Type<ClassWeightOptions> by_class{
+  const Type<ClassWeightOptions> named{
       .read = [weight](const JsonCursor& cursor) -> std::optional<ClassWeightOptions> {
         ClassWeightOptions options;
         for (const auto& member : cursor.node().members) {
           const auto value = weight.read(cursor.member(member.key));
-          if (value) options.by_class.emplace(member.key, *value);
+          if (value) options.weights.emplace(member.key, *value);
         }
         return options;
       },
       .write =
           [weight](const ClassWeightOptions& options) {
             Json::object_t object;
-            for (const auto& [name, value] : options.by_class) {
+            for (const auto& [name, value] : options.weights) {
               object.emplace_back(name, weight.write(value));
             }
             return object;
           },
       .fragment = {{"type", "object"}, {"additionalProperties", weight.fragment}}};
-  return brief_or_full(balanced, by_class, R"({"cat": 2})",
+  return brief_or_full(balanced, named, R"({"cat": 2})",
                        [](const ClassWeightOptions& options) { return options.balanced; });
 }
 
@@ -282,9 +282,9 @@ std::int64_t log_interval(const TrainOptions& options, std::int64_t steps_per_ep
   if (options.log_interval) return *options.log_interval;
   const std::int64_t all = std::min(options.epochs * steps_per_epoch,
                                     options.max_steps.value_or(options.epochs * steps_per_epoch));
-  const std::int64_t in_epoch = std::min(steps_per_epoch, all);
-  if (in_epoch >= 200) return 100;
-  return std::clamp<std::int64_t>(std::max(in_epoch / 10, all / 1000), 1, 100);
+  const std::int64_t epoch_steps = std::min(steps_per_epoch, all);
+  if (epoch_steps >= 200) return 100;
+  return std::clamp<std::int64_t>(std::max(epoch_steps / 10, all / 1000), 1, 100);
 }
 
 std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOptions>& entries,
@@ -304,10 +304,10 @@ std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOpt
       for (std::size_t i = 0; i < names.size(); ++i) {
         if (!matches(names[i])) continue;
         is_used = true;
-        ParameterSettings& own = resolved[i];
-        own.learning_rate_factor = options.learning_rate_factor.value_or(own.learning_rate_factor);
-        if (options.weight_decay) own.weight_decay = options.weight_decay;
-        own.frozen = options.frozen.value_or(own.frozen);
+        ParameterSettings& its = resolved[i];
+        its.learning_rate_factor = options.learning_rate_factor.value_or(its.learning_rate_factor);
+        if (options.weight_decay) its.weight_decay = options.weight_decay;
+        its.frozen = options.frozen.value_or(its.frozen);
       }
       if (is_used) continue;
       errors += (errors.empty() ? "" : "\n") + ("/parameters/" + std::to_string(entry)) +

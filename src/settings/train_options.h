@@ -55,8 +55,8 @@ struct EmaOptions {
 
 /// Class weights in the training loss.
 struct ClassWeightOptions {
-  bool balanced = false;                     // samples / (classes * samples of the class)
-  std::map<std::string, double> by_class{};  // by name, or number if there are no names; others: 1
+  bool balanced = false;                    // samples / (classes * samples of the class)
+  std::map<std::string, double> weights{};  // by name, or number if there are no names; others: 1
 };
 
 /// Instead of a glob, selects the last layer, that is, the module that owns the last parameter.

@@ -282,7 +282,7 @@ TEST_CASE("integers may be written with a fraction or an exponent in every layer
   CHECK(config.data.limit_train == 1000);
   CHECK(config.train.epochs == 2);
   CHECK(config.train.shards == 4);
-  const std::string written = settings::write_run_config(config, /*with_output=*/false);
+  const std::string written = settings::write_run_config(config, /*has_output=*/false);
   CHECK_THAT(written, ContainsSubstring("\"epochs\": 2,") && ContainsSubstring("1000"));
   CHECK(message_for("{}", {"epochs=2.5"}) ==
         "--set epochs=2.5: /epochs: expected an integer from 1 to 2147483647, found 2.5");

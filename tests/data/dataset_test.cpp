@@ -285,10 +285,9 @@ TEST_CASE("class weights are keyed by name, or by number if there are no names")
   const auto of = [](ClassWeightOptions options, const std::vector<std::string>& names) {
     return class_weights(options, dataset_of(kUnequal, names));
   };
-  CHECK(of({.by_class = {{"dog/wolf", 4}, {"cat", 0.5}}}, kNames) ==
-        std::vector<float>{0.5F, 4, 1});
-  CHECK(of({.by_class = {{"2", 3}}}, kNames) == std::vector<float>{1, 1, 3});
-  CHECK(of({.by_class = {{"0", 0}, {"2", 3}}}, {}) == std::vector<float>{0, 1, 3});
+  CHECK(of({.weights = {{"dog/wolf", 4}, {"cat", 0.5}}}, kNames) == std::vector<float>{0.5F, 4, 1});
+  CHECK(of({.weights = {{"2", 3}}}, kNames) == std::vector<float>{1, 1, 3});
+  CHECK(of({.weights = {{"0", 0}, {"2", 3}}}, {}) == std::vector<float>{0, 1, 3});
   CHECK(of({}, {}) == std::vector<float>{1, 1, 1});
 }
 
@@ -297,22 +296,22 @@ TEST_CASE("an unknown class is a config error that lists the known ones") {
                              const std::vector<std::string>& names) {
     return error_of([&] { class_weights(options, dataset_of(kUnequal, names)); });
   };
-  CHECK_THAT(failure_of({.by_class = {{"cats", 2}, {"1", 2}, {"cat", 2}}}, kNames),
+  CHECK_THAT(failure_of({.weights = {{"cats", 2}, {"1", 2}, {"cat", 2}}}, kNames),
              IsError(ExitCode::kConfig,
                      "/class_weights: the data has no class \"1\", \"cats\"; the classes are "
                      "\"cat\", \"dog/wolf\", \"2\""));
   for (const char* name : {"3", "-1", "01", "1.0", " 1", ""}) {
     CAPTURE(name);
-    CHECK_THAT(failure_of({.by_class = {{name, 2}}}, {}),
+    CHECK_THAT(failure_of({.weights = {{name, 2}}}, {}),
                IsError(ExitCode::kConfig, "the classes are \"0\", \"1\", \"2\""));
   }
-  CHECK_THAT(failure_of({.by_class = {{"0", 0}, {"1", 0}, {"2", 0}}}, {}),
+  CHECK_THAT(failure_of({.weights = {{"0", 0}, {"1", 0}, {"2", 0}}}, {}),
              IsError(ExitCode::kConfig, "/class_weights"));
 }
 
 TEST_CASE("with class weights, every class needs training samples") {
   for (const ClassWeightOptions& options :
-       {ClassWeightOptions{.balanced = true}, ClassWeightOptions{.by_class = {{"cat", 2}}}}) {
+       {ClassWeightOptions{.balanced = true}, ClassWeightOptions{.weights = {{"cat", 2}}}}) {
     CHECK_ERROR(class_weights(options, dataset_of({0, 0, 2}, {"cat", "dog", "emu"})),
                 ExitCode::kData, "pictures: ", "there are none of \"dog\"");
   }

@@ -177,7 +177,7 @@ TEST_CASE("class_weights is \"balanced\" or an object, and is written in canonic
   };
   CHECK_FALSE(of("null").has_value());
   CHECK(of("\"balanced\"").value().balanced);
-  CHECK(of(R"({"a/b":2,"~":0,"7":0.5})").value().by_class ==
+  CHECK(of(R"({"a/b":2,"~":0,"7":0.5})").value().weights ==
         std::map<std::string, double>{{"a/b", 2}, {"~", 0}, {"7", 0.5}});
   for (const char* value : {"null", "\"balanced\"", R"({"7":0.5,"a/b":2})"}) {
     CHECK(written(value) == value);

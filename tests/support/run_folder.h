@@ -56,7 +56,7 @@ inline std::string fake_mistakes(const FakeRun& run) {
 
 inline void write_fake_run(const TempFolder& folder, const std::string& name,
                            const FakeRun& run = {}) {
-  folder.write(name + "/config.json", settings::write_run_config({}, /*with_output=*/false));
+  folder.write(name + "/config.json", settings::write_run_config({}, /*has_output=*/false));
   folder.write(name + "/metrics.jsonl", fake_metrics(run));
   folder.write(name + "/mistakes.jsonl", fake_mistakes(run));
   folder.write(
