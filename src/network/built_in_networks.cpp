@@ -125,9 +125,9 @@ Layer torchvision_block(std::int64_t channels, std::int64_t stride, bool is_bott
                         bool has_projection) {
   settings::ResidualLayer block;
   const auto add = [&](const std::string& number, std::int64_t outputs, std::int64_t kernel,
-                       std::int64_t own_stride) {
+                       std::int64_t conv_stride) {
     if (!block.layers.empty()) block.layers.push_back(relu());
-    block.layers.push_back(plain_conv2d("conv" + number, outputs, kernel, own_stride));
+    block.layers.push_back(plain_conv2d("conv" + number, outputs, kernel, conv_stride));
     block.layers.push_back(batch_norm("bn" + number));
     block.modules.insert(block.modules.end(), {"conv" + number, "bn" + number});
   };
@@ -189,14 +189,14 @@ LayerList torchvision_mobilenet_v2() {
                                    {6, 160, 3, 2},
                                    {6, 320, 1, 1}}) {
     for (std::int64_t i = 0; i < times; ++i) {
-      const std::int64_t own_stride = i == 0 ? stride : 1;
+      const std::int64_t conv_stride = i == 0 ? stride : 1;
       const std::int64_t wide = expansion * in;
       LayerList inner;
       if (expansion > 1) inner.push_back(mobilenet_convolution("", wide, 1));
-      inner.push_back(mobilenet_convolution("", wide, kernel, own_stride, wide));
+      inner.push_back(mobilenet_convolution("", wide, kernel, conv_stride, wide));
       inner.insert(inner.end(), {plain_conv2d("", channels, 1), batch_norm()});
       Layer conv = sequential("conv", std::move(inner));
-      const bool adds_input = own_stride == 1 && in == channels;
+      const bool adds_input = conv_stride == 1 && in == channels;
       features.push_back(adds_input ? Layer{"", settings::ResidualLayer{{conv}, {}, {}, {"conv"}}}
                                     : sequential("", {conv}));
       in = channels;

@@ -18,14 +18,14 @@ using settings::text_of;
 
 constexpr std::int64_t kMaxLayers = 10'000;
 constexpr std::int64_t kMaxParameters = std::int64_t{1} << 33;
-constexpr std::int64_t kMaxParametersOfLayer = std::int64_t{1} << 31;
+constexpr std::int64_t kMaxLayerParameters = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 31;  // of a layer's output, per image
 
-/// Returns the product, or `most` + 1 if it exceeds `most`.
-std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::int64_t most) {
+/// Returns the product, or `limit` + 1 if it exceeds `limit`.
+std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::int64_t limit) {
   std::int64_t product = 1;
   for (const std::int64_t factor : factors) {
-    if (__builtin_mul_overflow(product, factor, &product) || product > most) return most + 1;
+    if (__builtin_mul_overflow(product, factor, &product) || product > limit) return limit + 1;
   }
   return product;
 }
@@ -65,9 +65,9 @@ void require_images(const SizedLayer& sized) {
 /// Returns the number of weights: the product of `factors`, plus `bias`.
 std::int64_t count_weights(const SizedLayer& sized, std::initializer_list<std::int64_t> factors,
                            std::int64_t bias) {
-  const std::int64_t weights = bounded_product(factors, kMaxParametersOfLayer);
-  if (weights <= kMaxParametersOfLayer) return weights + bias;
-  fail(sized, "has more than {} weights for input {}", kMaxParametersOfLayer, batch_text(sized.in));
+  const std::int64_t weights = bounded_product(factors, kMaxLayerParameters);
+  if (weights <= kMaxLayerParameters) return weights + bias;
+  fail(sized, "has more than {} weights for input {}", kMaxLayerParameters, batch_text(sized.in));
 }
 
 /// Infers the output size of a sliding window. `padding` is the total of both ends.
@@ -230,12 +230,12 @@ class SizeInference {
     return sized_layers;
   }
 
-  template <class Whole>
-  static void add_sums(Whole& whole, const std::vector<SizedLayer>& inner) {
+  template <class Container>
+  static void add_sums(Container& total, const std::vector<SizedLayer>& inner) {
     for (const SizedLayer& each : inner) {
-      whole.parameters += each.parameters;
-      const std::int64_t left = std::numeric_limits<std::int64_t>::max() - whole.multiply_adds;
-      whole.multiply_adds += std::min(each.multiply_adds, left);
+      total.parameters += each.parameters;
+      const std::int64_t left = std::numeric_limits<std::int64_t>::max() - total.multiply_adds;
+      total.multiply_adds += std::min(each.multiply_adds, left);
     }
   }
 
@@ -262,8 +262,8 @@ class SizeInference {
   }
 
   /// Handles sequential and repeat.
-  template <class Whole>
-  void infer_inner(SizedLayer& sized, const Whole& layer) {
+  template <class Container>
+  void infer_inner(SizedLayer& sized, const Container& layer) {
     std::int64_t times = 1;
     if constexpr (requires { layer.times; }) times = layer.times;
     sized.layers = infer_list(layer.layers, sized.in, sized.path, sized.pointer + "/layers", times);
