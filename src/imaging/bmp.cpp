@@ -99,24 +99,24 @@ Image decode_16_bits(Bytes bytes, const Header& header, const std::string& name)
       decode_to(WUFFS_BASE__PIXEL_FORMAT__BGRA_NONPREMUL_4X16LE, kPixel, bytes, header, name);
   const bool six =
       has_masks(bytes) && bytes.size() >= 62 && little_endian(bytes, kInfo + 44, 4) == 0x7E0;
-  const std::array<int, 3> greatest{31, six ? 63 : 31, 31};
+  const std::array<int, 3> max_value{31, six ? 63 : 31, 31};
   Image image{header.height, header.width, 3, {}};
   image.pixels.reserve(image.bytes());
   for (std::size_t at = 0; at < wide.size(); at += kPixel) {
     for (std::size_t part = 0; part < 3; ++part) {
       const auto value = static_cast<int>(little_endian(wide, at + 2 * (2 - part), 2));
-      const int levels = greatest.at(part) + 1;
+      const int levels = max_value.at(part) + 1;
       image.pixels.push_back(
-          static_cast<std::uint8_t>(value * levels / 65536 * 255 / greatest.at(part)));
+          static_cast<std::uint8_t>(value * levels / 65536 * 255 / max_value.at(part)));
     }
   }
   return image;
 }
 
 Header read_bmp(Bytes bytes, const std::string& name) {
-  constexpr std::size_t kLongest = kInfo + 40;
+  constexpr std::size_t kHeaderEnd = kInfo + 40;
   const bool old = bytes.size() >= kInfo + kOldInfo && is_old(bytes);
-  if (!old && bytes.size() < kLongest) fail_at(name, bytes.size(), "ends inside the BMP header");
+  if (!old && bytes.size() < kHeaderEnd) fail_at(name, bytes.size(), "ends inside the BMP header");
   if (old) {
     return {Format::kBmp, little_endian(bytes, kInfo + 6, 2), little_endian(bytes, kInfo + 4, 2),
             3};

@@ -94,8 +94,8 @@ void mix_rows(const AxisWindows& rows, std::size_t row, const std::vector<float>
 
 /// Rounds half up, like std::lround for non-negative values, but vectorises.
 std::uint8_t nearest_byte(float value) {
-  const int whole = static_cast<int>(value);
-  const int rounded = whole + (value - static_cast<float>(whole) >= 0.5F ? 1 : 0);
+  const int truncated = static_cast<int>(value);
+  const int rounded = truncated + (value - static_cast<float>(truncated) >= 0.5F ? 1 : 0);
   return static_cast<std::uint8_t>(std::min(rounded, 255));
 }
 
@@ -175,10 +175,10 @@ void draw_planes(Image image, const Framing& framing, std::int64_t channels, std
   if (image.channels > channels) image = with_channels(std::move(image), channels);
   const Positions rows = visible(framing.height, framing.top, height);
   const Positions columns = visible(framing.width, framing.left, width);
-  const bool as_it_is = framing.height == image.height && framing.width == image.width &&
-                        rows.size() == image.height && columns.size() == image.width;
-  const Image part = as_it_is ? std::move(image)
-                              : resize_part(image, framing.height, framing.width, rows, columns);
+  const bool as_is = framing.height == image.height && framing.width == image.width &&
+                     rows.size() == image.height && columns.size() == image.width;
+  const Image part =
+      as_is ? std::move(image) : resize_part(image, framing.height, framing.width, rows, columns);
   const Image bars = with_channels({1, 1, 3, {background.begin(), background.end()}}, channels);
   const std::int64_t top = std::max<std::int64_t>(0, framing.top);
   const std::int64_t left = std::max<std::int64_t>(0, framing.left);

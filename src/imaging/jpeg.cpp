@@ -65,7 +65,7 @@ struct Decoding {
   jpeg_decompress_struct decoder{};
   jpeg_progress_mgr progress{};
   ErrorManager errors{};
-  std::size_t left = 0;  // unread bytes at the time of failure
+  std::size_t unread_bytes = 0;  // at the time of failure
 };
 
 // A function that setjmp returns to must not contain objects with destructors: these two use only
@@ -74,7 +74,7 @@ struct Decoding {
 bool decode_into(Decoding& state, Bytes bytes, const Image& shape, std::uint8_t* pixels) {
   jpeg_decompress_struct& decoder = state.decoder;
   if (setjmp(state.errors.back) != 0) {
-    state.left = decoder.src != nullptr ? decoder.src->bytes_in_buffer : 0;
+    state.unread_bytes = decoder.src != nullptr ? decoder.src->bytes_in_buffer : 0;
     jpeg_destroy_decompress(&decoder);
     return false;
   }
@@ -196,7 +196,7 @@ Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name) {
   state->decoder.err = prepared(state->errors);
   state->progress.progress_monitor = limit_scans;
   if (!decode_into(*state, bytes, image, image.pixels.data())) {
-    const std::size_t offset = bytes.size() - std::min(state->left, bytes.size());
+    const std::size_t offset = bytes.size() - std::min(state->unread_bytes, bytes.size());
     fail_at(name, offset, "corrupt JPEG image: {}", state->errors.message.data());
   }
   if (image.channels == 4) to_rgb(image);

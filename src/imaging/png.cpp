@@ -60,13 +60,13 @@ std::string parse_profile(std::string_view text) {
 
 /// Reads the relevant chunks after the header.
 void read_chunks(Bytes bytes, Header& header) {
-  constexpr std::size_t kAround = 12;  // length, type, checksum
+  constexpr std::size_t kOverhead = 12;  // length, type, checksum
   Orientation orientation;
   bool has_exif = false;
   std::string profile;  // like eXIf, which has priority
-  for (std::size_t at = kPngHeaderEnd; at + kAround <= bytes.size();) {
+  for (std::size_t at = kPngHeaderEnd; at + kOverhead <= bytes.size();) {
     const auto length = static_cast<std::size_t>(big_endian(bytes, at, 4));
-    if (length > bytes.size() - at - kAround) break;
+    if (length > bytes.size() - at - kOverhead) break;
     const std::string_view type = text_of(bytes.subspan(at + 4, 4));
     const Bytes content = bytes.subspan(at + 8, length);
     const auto text = [&](const char* keyword) { return text_in(type, text_of(content), keyword); };
@@ -75,7 +75,7 @@ void read_chunks(Bytes bytes, Header& header) {
     has_exif = has_exif || type == "eXIf";
     if (const auto xmp = text("XML:com.adobe.xmp")) orientation.add_xmp(bytes_of(*xmp));
     if (const auto exif = text("Raw profile type exif")) profile = parse_profile(*exif);
-    at += kAround + length;
+    at += kOverhead + length;
   }
   if (!has_exif) orientation.add_exif(bytes_of(profile));
   header.orientation = orientation.value();

@@ -15,13 +15,13 @@ class PnmText {
 
   std::size_t at() const { return at_; }
 
-  std::int64_t number(std::int64_t most) {
+  std::int64_t number(std::int64_t max) {
     skip_space();
     if (!is_digit()) fail("expected a number");
     std::int64_t value = 0;
     while (at_ < bytes_.size() && is_digit()) {
       value = 10 * value + (bytes_[at_++] - '0');
-      if (value > most) fail("a number above " + std::to_string(most));
+      if (value > max) fail("a number above " + std::to_string(max));
     }
     return value;
   }
@@ -58,12 +58,12 @@ constexpr std::int64_t kMaxPnm = 65535;
 
 /// Returns the byte for each stored value, rounded like Pillow: to 8 bits, or for gray of more than
 /// 8 bits to 16 bits, whose high byte is used.
-std::vector<std::uint8_t> pnm_bytes(std::int64_t greatest, bool gray) {
-  const bool deep = gray && greatest > 255;
+std::vector<std::uint8_t> pnm_bytes(std::int64_t max_value, bool gray) {
+  const bool deep = gray && max_value > 255;
   const std::int64_t full = deep ? kMaxPnm : 255;
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(greatest > 255 ? kMaxPnm : 255) + 1);
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(max_value > 255 ? kMaxPnm : 255) + 1);
   for (std::size_t value = 0; value < bytes.size(); ++value) {
-    const double scaled = static_cast<double>(value) / static_cast<double>(greatest);
+    const double scaled = static_cast<double>(value) / static_cast<double>(max_value);
     const auto rounded =
         static_cast<std::int64_t>(std::nearbyint(scaled * static_cast<double>(full)));
     bytes[value] = static_cast<std::uint8_t>(std::min(rounded, full) >> (deep ? 8 : 0));
@@ -83,20 +83,20 @@ Image decode_pnm(Bytes bytes, const Header& header, const std::string& name) {
   text.number(INT32_MAX);
   Image image{header.height, header.width, header.components, {}};
   const bool is_text = bytes[1] < '4';
-  const std::int64_t greatest = text.number(kMaxPnm);
-  const std::size_t value_size = greatest > 255 && !is_text ? 2 : 1;  // in text, the minimum
-  if (greatest == 0) text.fail("a maximum value of 0");
+  const std::int64_t max_value = text.number(kMaxPnm);
+  const std::size_t value_size = max_value > 255 && !is_text ? 2 : 1;  // in text, the minimum
+  if (max_value == 0) text.fail("a maximum value of 0");
   if (!is_text) text.end_header();
   if (bytes.size() - text.at() < value_size * image.bytes()) {
     fail_at(name, bytes.size(), "ends inside the PNM image");
   }
   image.pixels.resize(image.bytes());
-  const auto of_value = pnm_bytes(greatest, image.channels == 1);
+  const auto byte_table = pnm_bytes(max_value, image.channels == 1);
   const Bytes values = bytes.subspan(text.at());
   for (std::size_t i = 0; i < image.pixels.size(); ++i) {
     const std::int64_t value =
-        is_text ? text.number(greatest) : big_endian(values, i * value_size, value_size);
-    image.pixels[i] = of_value[static_cast<std::size_t>(value)];
+        is_text ? text.number(max_value) : big_endian(values, i * value_size, value_size);
+    image.pixels[i] = byte_table[static_cast<std::size_t>(value)];
   }
   return image;
 }
