@@ -245,13 +245,14 @@ class LayerWriter {
   }
 
   /// `path`: prefix of the operators' names. x has `dimensions` dimensions.
-  TensorName add_scale_and_shift(const std::string& path, const ScaleAndShift& by,
+  TensorName add_scale_and_shift(const std::string& path, const ScaleAndShift& affine,
                                  std::size_t dimensions, const TensorName& x) {
     Sizes shape(dimensions, 1);
-    shape[1] = static_cast<std::int64_t>(by.scale.size());
+    shape[1] = static_cast<std::int64_t>(affine.scale.size());
     const TensorName scaled =
-        graph_.add_node(path, "Mul", {x, graph_.add_constant(shape, rounded(by.scale))});
-    return graph_.add_node(path, "Add", {scaled, graph_.add_constant(shape, rounded(by.shift))});
+        graph_.add_node(path, "Mul", {x, graph_.add_constant(shape, rounded(affine.scale))});
+    return graph_.add_node(path, "Add",
+                           {scaled, graph_.add_constant(shape, rounded(affine.shift))});
   }
 
  private:

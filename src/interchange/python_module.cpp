@@ -143,11 +143,11 @@ std::string sequential(const std::vector<SizedLayer>& layers) {
   return "nn.Sequential(" + ordered_dict(named) + ")";
 }
 
-/// Returns FlatResidual's arguments. `with_weights`: names of its modules with weights, in order.
-Arguments flat_arguments(const SizedLayer& sized, const std::vector<std::string>& with_weights) {
-  std::set<std::string> names(with_weights.begin(), with_weights.end());
+/// Returns FlatResidual's arguments. `weighted`: names of its modules with weights, in order.
+Arguments flat_arguments(const SizedLayer& sized, const std::vector<std::string>& weighted) {
+  std::set<std::string> names(weighted.begin(), weighted.end());
   NamedModules modules;
-  for (const std::string& name : with_weights) modules.emplace_back(name, "");
+  for (const std::string& name : weighted) modules.emplace_back(name, "");
   const auto add_list = [&](const std::vector<SizedLayer>& layers) {
     Arguments order;
     for (const SizedLayer& inner : layers) {
