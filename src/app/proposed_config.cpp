@@ -336,9 +336,9 @@ PictureFolder open_picture_folder(const fs::path& folder) {
   if (!pictures.test) std::swap(pictures.test, pictures.validation);
   if (!own_set) pictures.test.reset();
   if (pictures.test) pictures.train = *own_set;
-  data::require_there({pictures.train, {}}, data::SplitName::kTrain,
-                      settings::DataFormat::kImageFolder);
-  data::refuse_other_kind(pictures.train);
+  data::require_exists({pictures.train, {}}, data::SplitName::kTrain,
+                       settings::DataFormat::kImageFolder);
+  data::refuse_unsupported(pictures.train);
   data::BadSamples bad(/*skip=*/true);
   const auto source = data::open_image_folder(pictures.train, bad);
   pictures.class_names = source->class_names();

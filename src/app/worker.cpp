@@ -376,8 +376,8 @@ data::ImageSet image_shape(const Worker& worker) {
     shape =
         network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
   }
-  if (!shape) return data::shape_of_images(options, worker.job.dataset_record);
-  return data::set_of_shape({shape->channels, shape->height, shape->width}, shape->classes);
+  if (!shape) return data::read_image_shape(options, worker.job.dataset_record);
+  return data::empty_image_set({shape->channels, shape->height, shape->width}, shape->classes);
 }
 
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,

@@ -374,7 +374,7 @@ std::map<std::string, std::string> key_positions(const LayeredConfig& layered) {
 network::Network checked_network(const settings::RunConfig& config) {
   auto images = network::known_images(config.data);
   if (!images) {
-    const data::ImageSet found = data::shape_of_images(config.data);
+    const data::ImageSet found = data::read_image_shape(config.data);
     images = network::ImageShape{found.channels, found.height, found.width, found.classes};
   }
   return network::make_network(config.model, network::model_input(config.data, *images));

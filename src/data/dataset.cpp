@@ -11,16 +11,16 @@ namespace mnist_train::data {
 
 namespace {
 
-/// Splits the samples at positions `among` by whether the files assign them to `part`.
-Drawn take_part(const SampleView& samples, const std::vector<std::int64_t>& among, Part part) {
+/// Splits the samples in `pool` by whether the files assign them to `part`.
+SampleSplit take_part(const SampleView& samples, const std::vector<std::int64_t>& pool, Part part) {
   const std::vector<Part>& parts = samples.sources().front()->parts();
-  Drawn drawn;
-  for (const std::int64_t position : among) {
+  SampleSplit split;
+  for (const std::int64_t position : pool) {
     const bool belongs =
         position < std::ssize(parts) && parts[static_cast<std::size_t>(position)] == part;
-    (belongs ? drawn.taken : drawn.left).push_back(position);
+    (belongs ? split.taken : split.remaining).push_back(position);
   }
-  return drawn;
+  return split;
 }
 
 /// Returns the positions of a run's test files; a missing file is an error.
@@ -46,7 +46,7 @@ void hash_split(Hasher& hasher, const ImageSet& set) {
   if (set.count == 0) return;
   if (set.encoded) {
     const std::string text =
-        set.encoded->samples.hash() + ' ' + set.encoded->geometry.hashed_text() + '\n';
+        set.encoded->samples.hash() + ' ' + set.encoded->geometry.hash_input() + '\n';
     return hasher.update(text.data(), text.size());
   }
   for (const std::int64_t number : {set.count, set.channels, set.height, set.width}) {
@@ -122,12 +122,12 @@ void DatasetReader::open(Splits splits, const DatasetRecord* record) {
       notes_.insert(notes_.end(), source->notes().begin(), source->notes().end());
     }
   }
-  std::vector<std::int64_t> left = positions({0, train_.count()});
-  draw_test(left, record);
+  std::vector<std::int64_t> remaining = positions({0, train_.count()});
+  draw_test(remaining, record);
   if (splits == Splits::kTest) {
     train_ = train_.select({});
   } else {
-    draw_validation(std::move(left));
+    draw_validation(std::move(remaining));
   }
   if (splits == Splits::kTrain) {
     test_ = {};
@@ -143,31 +143,31 @@ void DatasetReader::open(Splits splits, const DatasetRecord* record) {
   if (grows && options_.decode == settings::Decode::kOnce) require_memory();
 }
 
-/// Restricts the training set to the positions `left` and to limit_train, and moves the validation
-/// samples out of it.
-void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
-  Drawn part = take_part(train_, left, Part::kValidation);
+/// Restricts the training set to `remaining` and to limit_train, and moves the validation samples
+/// out of it.
+void DatasetReader::draw_validation(std::vector<std::int64_t> remaining) {
+  SampleSplit part = take_part(train_, remaining, Part::kValidation);
   if (!part.taken.empty()) validation_ = train_.select(part.taken);
-  left = std::move(part.left);
-  if (left.empty()) fail_data("{}: no samples are left to train on", train_.name());
-  if (std::ssize(left) < train_.count()) train_ = train_.select(left);
+  remaining = std::move(part.remaining);
+  if (remaining.empty()) fail_data("{}: no samples are left to train on", train_.name());
+  if (std::ssize(remaining) < train_.count()) train_ = train_.select(remaining);
   train_ = limited(train_, options_.limit_train, "limit_train", left_out_.limit_train);
   if (options_.validation == 0) return;
-  const Drawn drawn = draw_fraction(train_, positions({0, train_.count()}), options_.validation,
-                                    options_.holdout_seed);
-  note_drawn(drawn, "validation");
-  validation_ = train_.select(drawn.taken);
-  train_ = train_.select(drawn.left);
+  const SampleSplit split = draw_fraction(train_, positions({0, train_.count()}),
+                                          options_.validation, options_.holdout_seed);
+  note_drawn(split, "validation");
+  validation_ = train_.select(split.taken);
+  train_ = train_.select(split.remaining);
 }
 
 /// Warns about classes that a drawn set lacks, and rejects an empty set.
-void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
-  if (drawn.taken.empty()) {
+void DatasetReader::note_drawn(const SampleSplit& split, const char* key) {
+  if (split.taken.empty()) {
     fail_data("{}: data.{} holds out no samples, because no class has two", train_.name(), key);
   }
-  if (drawn.single_classes.empty()) return;
+  if (split.single_classes.empty()) return;
   std::vector<std::string> names;
-  for (const std::int32_t label : drawn.single_classes) {
+  for (const std::int32_t label : split.single_classes) {
     names.push_back(name_or_number(class_names_, static_cast<std::size_t>(label)));
   }
   notes_.push_back(fmt::format("data.{}: {} with a single sample {} not in this set: {}", key,
@@ -176,21 +176,21 @@ void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
                                first_names(names, /*max_names=*/10)));
 }
 
-/// Moves the test set out of the training samples at positions `left`, unless it has its own files.
-void DatasetReader::draw_test(std::vector<std::int64_t>& left, const DatasetRecord* record) {
+/// Moves the test set out of the training samples in `remaining`, unless it has its own files.
+void DatasetReader::draw_test(std::vector<std::int64_t>& remaining, const DatasetRecord* record) {
   if (record != nullptr) {
     test_ = train_.select(recorded_test(train_, *record));
     left_out_.added = std::max<std::int64_t>(0, train_.count() - record->samples);
     return;
   }
-  Drawn drawn = take_part(train_, left, Part::kTest);
+  SampleSplit split = take_part(train_, remaining, Part::kTest);
   if (options_.test_fraction > 0) {
-    drawn = draw_fraction(train_, left, options_.test_fraction, options_.holdout_seed);
-    note_drawn(drawn, "test");
+    split = draw_fraction(train_, remaining, options_.test_fraction, options_.holdout_seed);
+    note_drawn(split, "test");
   }
-  if (drawn.taken.empty()) return;
-  test_ = train_.select(drawn.taken);
-  left = std::move(drawn.left);
+  if (split.taken.empty()) return;
+  test_ = train_.select(split.taken);
+  remaining = std::move(split.remaining);
 }
 
 SampleView DatasetReader::limited(const SampleView& samples, std::optional<std::int64_t> limit,
@@ -280,14 +280,14 @@ std::vector<SampleFailure> DatasetReader::check(int part, int parts, int threads
   std::vector<SampleFailure> failed;
   std::int64_t first = 0;
   for (const SampleView* samples : {&train_, &validation_, &test_}) {
-    const Range mine = shard({0, samples->count()}, part, parts);
-    if (mine.size() > 0) {
+    const Range range = shard({0, samples->count()}, part, parts);
+    if (range.size() > 0) {
       const auto decoder = make_image_decoder({encoded(*samples), threads});
-      const auto found = decoder->decode_range(mine, kBatch, [&](const auto&) {
+      const auto failures = decoder->decode_range(range, kBatch, [&](const auto&) {
         progress();
         return true;
       });
-      for (const auto& each : found) failed.push_back({first + each.sample, each.message});
+      for (const auto& each : failures) failed.push_back({first + each.sample, each.message});
     }
     first += samples->count();
   }
@@ -341,7 +341,7 @@ void DatasetReader::skip(SampleView& samples, std::span<const SampleFailure> fai
 /// Returns a set of the samples. Writes their labels to `labels`, [count], owned by `owner`.
 ImageSet DatasetReader::labelled(const SampleView& samples, std::uint16_t* labels,
                                  std::shared_ptr<const void> owner) const {
-  ImageSet set = set_of_shape(geometry_, classes_);
+  ImageSet set = empty_image_set(geometry_, classes_);
   set.count = samples.count();
   if (set.count == 0) return set;
   for (std::int64_t i = 0; i < set.count; ++i) {
@@ -438,7 +438,7 @@ Dataset DatasetReader::finish(Dataset dataset) const {
   return dataset;
 }
 
-ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes) {
+ImageSet empty_image_set(const ImageGeometry& geometry, std::int64_t classes) {
   ImageSet set;
   set.channels = geometry.channels;
   set.height = geometry.height;
@@ -447,10 +447,10 @@ ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes) {
   return set;
 }
 
-ImageSet shape_of_images(settings::DataOptions options, const fs::path& record) {
+ImageSet read_image_shape(settings::DataOptions options, const fs::path& record) {
   options.decode = settings::Decode::kStream;  // needs no memory for decoded images
   const DatasetReader reader(options, record.empty() ? Splits::kBoth : Splits::kTest, record);
-  return set_of_shape(reader.geometry(), reader.classes());
+  return empty_image_set(reader.geometry(), reader.classes());
 }
 
 }  // namespace mnist_train::data

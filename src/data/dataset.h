@@ -77,8 +77,8 @@ class DatasetReader {
  public:
   /// `record`: the dataset.json of a run to evaluate; its drawn test set is then reused. Once
   /// `cancelled` becomes true, reading ends with an Error. Throws Error(kData) naming the file or
-  /// all searched locations; also if a limit exceeds the data, if a fraction draws no samples, or
-  /// if decoded images would not fit into memory. Throws ConfigKeyError if a list's `holdout`
+  /// all searched locations, and if a limit exceeds the data, a fraction draws no samples, or
+  /// decoded images would not fit into memory. Throws ConfigKeyError if a list's `holdout`
   /// column contradicts the options.
   explicit DatasetReader(const settings::DataOptions& options, Splits splits = Splits::kBoth,
                          const fs::path& record = {}, const std::atomic<bool>* cancelled = nullptr);
@@ -117,9 +117,9 @@ class DatasetReader {
   std::shared_ptr<EncodedImages> encoded(const SampleView& samples) const;
   std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
   void open(Splits splits, const DatasetRecord* record);
-  void draw_validation(std::vector<std::int64_t> left);
-  void note_drawn(const Drawn& drawn, const char* key);
-  void draw_test(std::vector<std::int64_t>& left, const DatasetRecord* record);
+  void draw_validation(std::vector<std::int64_t> remaining);
+  void note_drawn(const SampleSplit& split, const char* key);
+  void draw_test(std::vector<std::int64_t>& remaining, const DatasetRecord* record);
   SampleView limited(const SampleView& samples, std::optional<std::int64_t> limit, const char* key,
                      std::int64_t& left_out) const;
   void skip(SampleView& samples, std::span<const SampleFailure> failed, std::int64_t first,
@@ -144,11 +144,11 @@ class DatasetReader {
 };
 
 /// Returns an empty set of the given shape.
-ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes);
+ImageSet empty_image_set(const ImageGeometry& geometry, std::int64_t classes);
 
 /// Returns an empty set with the image shape and number of classes of a data set. Decodes an image
 /// only if neither the files nor the options determine the shape. Throws Error(kData).
-ImageSet shape_of_images(settings::DataOptions options, const fs::path& record = {});
+ImageSet read_image_shape(settings::DataOptions options, const fs::path& record = {});
 
 /// Reads a `dataset.json`. Throws Error(kData) if the file is invalid.
 DatasetRecord read_dataset_record(const fs::path& file);

@@ -135,10 +135,10 @@ std::vector<float> class_weights(const settings::ClassWeightOptions& options,
   for (std::size_t i = 0; i < classes; ++i) {
     if (sizes[i] == 0) empty.push_back(names[i]);
     const auto given = options.weights.find(names[i]);
-    const double by_size = static_cast<double>(dataset.train.count) /
-                           static_cast<double>(dataset.train.classes * sizes[i]);
+    const double balanced = static_cast<double>(dataset.train.count) /
+                            static_cast<double>(dataset.train.classes * sizes[i]);
     const double weight = given == options.weights.end() ? 1 : given->second;
-    weights.push_back(static_cast<float>(options.balanced ? by_size : weight));
+    weights.push_back(static_cast<float>(options.balanced ? balanced : weight));
   }
   if (!empty.empty()) {
     fail_data(

@@ -93,8 +93,8 @@ PixelBox EntryDraws::resized_crop(const settings::RandomResizedCropOptions& opti
   const auto [height, width] = image;
   // torchvision's ratio is width / height.
   const settings::Interval ratio{1 / options.ratio.max, 1 / options.ratio.min};
-  PixelBox window = box(0, options.scale, ratio, image, [height, width](const PixelBox& some) {
-    return some.height > 0 && some.height <= height && some.width > 0 && some.width <= width;
+  PixelBox window = box(0, options.scale, ratio, image, [height, width](const PixelBox& rect) {
+    return rect.height > 0 && rect.height <= height && rect.width > 0 && rect.width <= width;
   });
   if (window.height > 0) return window;
   window = {0, 0, height, width};
@@ -112,8 +112,8 @@ PixelBox EntryDraws::resized_crop(const settings::RandomResizedCropOptions& opti
 PixelBox EntryDraws::erased(const settings::RandomErasingOptions& options,
                             settings::ImageSize image) const {
   if (uniform(0) >= options.probability) return {};
-  return box(1, options.scale, options.ratio, image, [image](const PixelBox& some) {
-    return some.height < image.height && some.width < image.width;
+  return box(1, options.scale, options.ratio, image, [image](const PixelBox& rect) {
+    return rect.height < image.height && rect.width < image.width;
   });
 }
 

@@ -18,10 +18,10 @@ namespace mnist_train::data {
 namespace {
 
 // Limits of the cache of decompressed files.
-constexpr std::size_t kWorthwhile_bytes = std::size_t{256} << 10;   // compressed
-constexpr std::size_t kMaxInflated_bytes = std::size_t{256} << 20;  // decompressed
+constexpr std::size_t kMinCompressed_bytes = std::size_t{256} << 10;  // compressed
+constexpr std::size_t kMaxInflated_bytes = std::size_t{256} << 20;    // decompressed
 constexpr std::size_t kMaxKept = 8;
-constexpr char kBetweenHashes = '-';
+constexpr char kHashSeparator = '-';
 
 // Cached files are named after the hashes of their compressed and decompressed bytes. Names of
 // unfinished files, still being written or left by a crashed process, begin with a dot.
@@ -30,8 +30,8 @@ void remove_least_recently_used(const fs::path& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   std::error_code failed;
   for (const fs::path& file : paths_in(folder)) {
-    const auto used = fs::last_write_time(file, failed);
-    if (!failed) files.emplace_back(used, file);  // otherwise it was removed meanwhile
+    const auto last_used = fs::last_write_time(file, failed);
+    if (!failed) files.emplace_back(last_used, file);  // otherwise it was removed meanwhile
   }
   std::ranges::sort(files, std::greater());
   for (std::size_t i = kMaxKept; i < files.size(); ++i) fs::remove(files[i].second, failed);
@@ -95,10 +95,10 @@ void GzipStream::fail(const std::string& problem) const {
 }
 
 std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
-  if (compressed.size() < kWorthwhile_bytes) return nullptr;
+  if (compressed.size() < kMinCompressed_bytes) return nullptr;
   const std::optional<fs::path> folder = private_cache_folder("inflated");
   if (!folder) return nullptr;
-  const std::string prefix = hash_hex(compressed) + kBetweenHashes;
+  const std::string prefix = hash_hex(compressed) + kHashSeparator;
   for (const fs::path& path : paths_in(*folder)) {
     const std::string name = path.filename().string();
     if (!name.starts_with(prefix)) continue;
@@ -118,10 +118,10 @@ std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
 }
 
 void keep_inflated(Bytes compressed, Bytes content) {
-  if (compressed.size() < kWorthwhile_bytes || content.size() > kMaxInflated_bytes) return;
+  if (compressed.size() < kMinCompressed_bytes || content.size() > kMaxInflated_bytes) return;
   const std::optional<fs::path> folder = private_cache_folder("inflated");
   if (!folder) return;
-  const std::string name = hash_hex(compressed) + kBetweenHashes + hash_hex(content);
+  const std::string name = hash_hex(compressed) + kHashSeparator + hash_hex(content);
   const fs::path path = *folder / name;
   const fs::path temporary =
       *folder / ("." + name + "." + host_name() + "." + std::to_string(::getpid()));

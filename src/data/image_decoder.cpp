@@ -47,7 +47,7 @@ class DecoderPool : public ImageDecoder {
     const auto bytes = samples.size() * static_cast<std::size_t>(setup_.images->geometry.bytes());
     batches_.push_back(
         {std::move(samples), setup_.destination == nullptr ? free_pixels(bytes) : nullptr});
-    begun_.notify_all();
+    work_available_.notify_all();
     return batches_.back().result.get_future();
   }
 
@@ -70,7 +70,7 @@ class DecoderPool : public ImageDecoder {
       const std::lock_guard<std::mutex> lock(mutex_);
       ending_ = true;
     }
-    begun_.notify_all();
+    work_available_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
 
@@ -98,7 +98,7 @@ class DecoderPool : public ImageDecoder {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       PendingBatch* batch = nullptr;  // its address is stable until all of its samples are done
-      begun_.wait(lock, [&] { return ending_ || (batch = batch_with_work()) != nullptr; });
+      work_available_.wait(lock, [&] { return ending_ || (batch = batch_with_work()) != nullptr; });
       if (ending_) return;
       const std::size_t all = batch->samples.size();
       const std::size_t begin = batch->next;
@@ -142,7 +142,7 @@ class DecoderPool : public ImageDecoder {
   std::atomic<bool> ending_{false};
   std::atomic<bool> out_of_memory_{false};
   std::mutex mutex_;  // guards batches_ and pixels_
-  std::condition_variable begun_;
+  std::condition_variable work_available_;
   std::deque<PendingBatch> batches_;  // oldest unfinished batch first
   std::vector<Pixels> pixels_;        // of pending and returned batches
   std::vector<std::thread> threads_;
@@ -155,20 +155,20 @@ void ImageDecoder::prefetch(const std::vector<std::vector<std::int64_t>>& batche
   for (const std::vector<std::int64_t>& batch : batches) {
     if (batch.empty()) continue;
     if (next == kBatchesAhead) return;
-    if (next == begun_.size()) begun_.push_back({batch, begin(batch)});
-    if (begun_[next].samples != batch) return;  // `take` discards wrong prefetches
+    if (next == started_.size()) started_.push_back({batch, begin(batch)});
+    if (started_[next].samples != batch) return;  // `take` discards wrong prefetches
     ++next;
   }
 }
 
 DecodedBatch ImageDecoder::take(const std::vector<std::int64_t>& samples) {
-  while (!begun_.empty() && begun_.front().samples != samples) {
-    begun_.front().result.wait();
-    begun_.pop_front();
+  while (!started_.empty() && started_.front().samples != samples) {
+    started_.front().result.wait();
+    started_.pop_front();
   }
-  if (begun_.empty()) begun_.push_back({samples, begin(samples)});
-  std::future<DecodedBatch> result = std::move(begun_.front().result);
-  begun_.pop_front();
+  if (started_.empty()) started_.push_back({samples, begin(samples)});
+  std::future<DecodedBatch> result = std::move(started_.front().result);
+  started_.pop_front();
   DecodedBatch batch = result.get();
   std::ranges::sort(batch.failures, {}, &SampleFailure::sample);
   return batch;

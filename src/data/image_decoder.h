@@ -47,12 +47,12 @@ class ImageDecoder {
   virtual std::future<DecodedBatch> begin(std::vector<std::int64_t> samples) = 0;
 
  private:
-  struct BegunBatch {
+  struct StartedBatch {
     std::vector<std::int64_t> samples;
     std::future<DecodedBatch> result;
   };
 
-  std::deque<BegunBatch> begun_;
+  std::deque<StartedBatch> started_;
 };
 
 struct ImageDecoderSetup {

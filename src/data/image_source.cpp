@@ -35,9 +35,9 @@ void fit(imaging::Image image, const ImageGeometry& geometry, const std::string&
 using Positions = std::vector<std::int64_t>;
 using Classes = std::map<std::int32_t, Positions>;
 
-Classes by_class(const SampleView& samples, const Positions& among) {
+Classes group_by_class(const SampleView& samples, const Positions& pool) {
   Classes classes;
-  for (const std::int64_t position : among) classes[samples.label(position)].push_back(position);
+  for (const std::int64_t position : pool) classes[samples.label(position)].push_back(position);
   return classes;
 }
 
@@ -45,31 +45,32 @@ Classes by_class(const SampleView& samples, const Positions& among) {
 void sort_by_hash(const SampleView& samples, Positions& positions, std::int64_t count,
                   std::int64_t seed) {
   const std::string begin = std::to_string(seed) + ":";
-  std::vector<std::pair<Sha256::Digest, std::int64_t>> drawn;
-  drawn.reserve(positions.size());
+  std::vector<std::pair<Sha256::Digest, std::int64_t>> hashed;
+  hashed.reserve(positions.size());
   for (const std::int64_t position : positions) {
-    const std::string text = begin + samples.drawn_by(position);
+    const std::string text = begin + samples.draw_key(position);
     Sha256 hasher;
     hasher.update(text.data(), text.size());
-    drawn.emplace_back(hasher.digest(), position);
+    hashed.emplace_back(hasher.digest(), position);
   }
-  std::ranges::partial_sort(drawn, drawn.begin() + count);
-  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = drawn[i].second;
+  std::ranges::partial_sort(hashed, hashed.begin() + count);
+  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = hashed[i].second;
 }
 
 /// Draws the `shares[i]` samples with the lowest hashes from the i-th class.
-Drawn take(const SampleView& samples, Classes classes, const Positions& shares, std::int64_t seed) {
-  Drawn drawn;
+SampleSplit draw_shares(const SampleView& samples, Classes classes, const Positions& shares,
+                        std::int64_t seed) {
+  SampleSplit split;
   auto share = shares.begin();
   for (auto& [label, positions] : classes) {
     const std::int64_t count = *share++;
     if (count > 0) sort_by_hash(samples, positions, count, seed);
-    drawn.taken.insert(drawn.taken.end(), positions.begin(), positions.begin() + count);
-    drawn.left.insert(drawn.left.end(), positions.begin() + count, positions.end());
+    split.taken.insert(split.taken.end(), positions.begin(), positions.begin() + count);
+    split.remaining.insert(split.remaining.end(), positions.begin() + count, positions.end());
   }
-  std::ranges::sort(drawn.taken);
-  std::ranges::sort(drawn.left);
-  return drawn;
+  std::ranges::sort(split.taken);
+  std::ranges::sort(split.remaining);
+  return split;
 }
 
 constexpr std::int64_t kMaxHeaders = 4000;
@@ -102,7 +103,7 @@ std::string ImageGeometry::text() const {
   return fmt::format("{} x {} x {}", channels, height, width);
 }
 
-std::string ImageGeometry::hashed_text() const {
+std::string ImageGeometry::hash_input() const {
   std::string result = text();
   if (fit != settings::Fit::kStretch) result += fmt::format(" fit {}", static_cast<int>(fit));
   if (decode.background == settings::kWhiteBackground) return result;
@@ -110,16 +111,16 @@ std::string ImageGeometry::hashed_text() const {
   return result + fmt::format(" on {} {} {}", red, green, blue);
 }
 
-void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
+void require_geometry(const ImageGeometry& actual, const ImageGeometry& wanted,
                       const std::string& name) {
-  if (!wanted.fits_channels && own.channels != wanted.channels) {
+  if (!wanted.fits_channels && actual.channels != wanted.channels) {
     fail_data(
         "{}: is {}; set data.channels to convert", name,
-        own.channels == 1 ? "grayscale while others are RGB" : "RGB while others are grayscale");
+        actual.channels == 1 ? "grayscale while others are RGB" : "RGB while others are grayscale");
   }
-  if (!wanted.fits_size && (own.height != wanted.height || own.width != wanted.width)) {
+  if (!wanted.fits_size && (actual.height != wanted.height || actual.width != wanted.width)) {
     fail_data("{}: is {} x {} pixels while others are {} x {}; set data.size to resize", name,
-              own.height, own.width, wanted.height, wanted.width);
+              actual.height, actual.width, wanted.height, wanted.width);
   }
 }
 
@@ -221,9 +222,9 @@ std::vector<std::int64_t> SampleView::source_sizes() const {
   return sizes;
 }
 
-Drawn draw_fraction(const SampleView& samples, const Positions& among, double fraction,
-                    std::int64_t seed) {
-  Classes classes = by_class(samples, among);
+SampleSplit draw_fraction(const SampleView& samples, const Positions& pool, double fraction,
+                          std::int64_t seed) {
+  Classes classes = group_by_class(samples, pool);
   Positions shares;
   std::vector<std::int32_t> single_classes;
   for (const auto& [label, positions] : classes) {
@@ -232,20 +233,20 @@ Drawn draw_fraction(const SampleView& samples, const Positions& among, double fr
     shares.push_back(count < 2 ? 0 : std::clamp<std::int64_t>(share, 1, count - 1));
     if (count == 1) single_classes.push_back(label);
   }
-  Drawn drawn = take(samples, std::move(classes), shares, seed);
-  drawn.single_classes = std::move(single_classes);
-  return drawn;
+  SampleSplit split = draw_shares(samples, std::move(classes), shares, seed);
+  split.single_classes = std::move(single_classes);
+  return split;
 }
 
 Positions draw_limit(const SampleView& samples, std::int64_t limit, std::int64_t seed) {
-  Classes classes = by_class(samples, positions({0, samples.count()}));
+  Classes classes = group_by_class(samples, positions({0, samples.count()}));
   std::vector<double> sizes;
   for (const auto& [label, members] : classes) sizes.push_back(static_cast<double>(members.size()));
-  return take(samples, std::move(classes), apportion(limit, sizes), seed).taken;
+  return draw_shares(samples, std::move(classes), apportion(limit, sizes), seed).taken;
 }
 
 PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folder) {
-  constexpr int kFirstTurned = 5;  // EXIF orientations from here on swap height and width
+  constexpr int kFirstRotated = 5;  // EXIF orientations from here on swap height and width
   PictureSurvey survey;
   survey.gray = true;
   std::vector<std::pair<std::int64_t, std::int64_t>> sizes;
@@ -265,7 +266,7 @@ PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folde
         light += has_light_corners(image) ? 1 : -1;
       }
       auto [height, width] = std::pair(header.height, header.width);
-      if (header.orientation >= kFirstTurned) std::swap(height, width);
+      if (header.orientation >= kFirstRotated) std::swap(height, width);
       sizes.emplace_back(height, width);
       survey.elongated += std::max(height, width) > 2 * std::min(height, width) ? 1 : 0;
       const bool has_alpha = header.components == 2 || header.components == 4;

@@ -37,7 +37,7 @@ bool is_plain_text(std::string_view name) {
 class PictureFiles : public ImageSource {
  public:
   std::string path(std::int64_t sample) const override { return std::string(path_view(sample)); }
-  std::string sample_name(std::int64_t sample) const override { return shown(path(sample)); }
+  std::string sample_name(std::int64_t sample) const override { return display_path(path(sample)); }
   std::int64_t bytes(std::int64_t sample) const override {
     return sizes_[static_cast<std::size_t>(sample)];
   }
@@ -81,7 +81,7 @@ class PictureFiles : public ImageSource {
     return std::string_view(paths_).substr(begins_[at], begins_[at + 1] - 1 - begins_[at]);
   }
   /// Returns the path as shown in messages.
-  std::string shown(const fs::path& relative) const {
+  std::string display_path(const fs::path& relative) const {
     return on_one_line((relative.empty() ? folder_ : folder_ / relative).string());
   }
   /// Updates the hash with the paths and sizes of the samples from `first` on.
@@ -137,11 +137,11 @@ class ImageFolder : public PictureFiles {
     }
     std::vector<FolderEntry> entries = list_folder("");
     const auto pictures = std::ranges::count_if(entries, is_picture);
-    above_.insert(fs::weakly_canonical(folder_));
+    ancestors_.insert(fs::weakly_canonical(folder_));
     for (const FolderEntry& entry : entries) {
       if (entry.is_folder) add_class(entry.name, entry.name, nullptr);
     }
-    above_.clear();
+    ancestors_.clear();
     if (pictures > 0 && !labels_.empty()) {
       fail_data("{}: contains pictures next to class folders; move them into a class folder",
                 name_);
@@ -198,19 +198,19 @@ class ImageFolder : public PictureFiles {
     if (is_picture && !found.is_folder && !error) found.size = entry.file_size(error);
     if (error) {
       if (!is_hidden) {
-        bad_.add(shown(relative / found.name) + ": cannot be read: " + error.message());
+        bad_.add(display_path(relative / found.name) + ": cannot be read: " + error.message());
       }
       return;
     }
-    const bool is_of_macos = found.name.starts_with("._");
-    if (is_hidden && !found.is_folder && (is_of_macos || !has_extension)) return;
+    const bool is_macos_metadata = found.name.starts_with("._");
+    if (is_hidden && !found.is_folder && (is_macos_metadata || !has_extension)) return;
     if (const char* reason = reason_to_ignore(found.name); reason != nullptr && found.is_folder) {
       left_out_.folders[on_one_line(found.name)] = reason;
       return;
     }
     if (!is_plain_text(found.name) && (found.is_folder || is_picture)) {
-      const std::string problem =
-          shown(relative / found.name) + ": its name contains control characters or invalid UTF-8";
+      const std::string problem = display_path(relative / found.name) +
+                                  ": its name contains control characters or invalid UTF-8";
       if (found.is_folder) fail_data(problem + "; rename the folder");
       return bad_.add(problem);
     }
@@ -241,8 +241,8 @@ class ImageFolder : public PictureFiles {
                        const std::vector<FolderEntry>* listed) {
     std::error_code ignored;  // list_folder reports it
     const fs::path resolved = fs::weakly_canonical(folder_ / relative, ignored);
-    if (!above_.insert(resolved).second) {
-      return bad_.add(shown(relative) + ": a link to one of its parent folders");
+    if (!ancestors_.insert(resolved).second) {
+      return bad_.add(display_path(relative) + ": a link to one of its parent folders");
     }
     const auto label = static_cast<std::int32_t>(class_names_.size());
     for (const FolderEntry& entry : listed != nullptr ? *listed : list_folder(relative)) {
@@ -251,7 +251,7 @@ class ImageFolder : public PictureFiles {
         add_files_below(inner, others, nullptr);
       } else if (is_picture(entry)) {
         const std::string problem = add_file(inner.native(), entry.size, label);
-        if (!problem.empty()) bad_.add(shown(inner) + problem);
+        if (!problem.empty()) bad_.add(display_path(inner) + problem);
       } else {
         const std::string extension = imaging::extension_of(entry.name);
         ++others[entry.name.starts_with('.') ? "hidden picture"
@@ -259,10 +259,10 @@ class ImageFolder : public PictureFiles {
                                              : on_one_line(extension)];
       }
     }
-    above_.erase(resolved);
+    ancestors_.erase(resolved);
   }
 
-  std::set<fs::path> above_{};  // the folder being listed and its ancestors, links resolved
+  std::set<fs::path> ancestors_{};  // the folder being listed and its ancestors, links resolved
 };
 
 /// Reads the records of a CSV file (RFC 4180) in order. Lines may also end with LF alone.
@@ -451,7 +451,7 @@ class ImageList : public PictureFiles {
       problem = add_file(path, size, class_number);
     }
     if (!problem.empty()) {
-      bad_.add(fmt::format("{}: line {}: {}{}", name_, csv.line(), shown(path), problem));
+      bad_.add(fmt::format("{}: line {}: {}{}", name_, csv.line(), display_path(path), problem));
       return false;
     }
     lines_.push_back(csv.line());
@@ -470,8 +470,8 @@ class ImageList : public PictureFiles {
   /// Drops sample `last`, which is the same file as sample `first`. Fails if the two rows differ.
   void drop_repeated(const CsvReader& csv, std::uint32_t first, std::uint32_t last) {
     const auto refuse = [&](const char* what) {
-      csv.fail("{} is also on line {}, with a different {}", shown(path(last)), lines_[first],
-               what);
+      csv.fail("{} is also on line {}, with a different {}", display_path(path(last)),
+               lines_[first], what);
     };
     if (labels_[first] != labels_[last]) refuse("label");
     if (!parts_.empty() && parts_[first] != parts_[last]) refuse("holdout");

@@ -103,11 +103,11 @@ SharedDataset::SharedDataset() : memory_fd_(::memfd_create("mnist-train-samples"
 void SharedDataset::publish(const settings::DataOptions& options, Splits splits,
                             const fs::path& record) {
   reading_ = start_task([this, options, splits, record] {
-    const UniqueFd announces = std::move(ready_write_fd_);  // closed at the end or on failure
+    const UniqueFd ready_fd = std::move(ready_write_fd_);  // closed at the end or on failure
     DatasetReader reader(options, splits, record, &cancelled_);
     fill(memory_fd_.get(), reader);
     const char ready = 1;
-    if (!write_all(announces.get(), &ready, 1))
+    if (!write_all(ready_fd.get(), &ready, 1))
       throw_errno("tell the workers that samples are ready");
   });
 }

@@ -110,7 +110,7 @@ bool has_labels(const std::pair<const std::string, fs::path>& images) {
 }
 
 /// Returns the likely reason why a folder has no images: it cannot be listed or has other files.
-std::string without_images(const fs::path& folder) {
+std::string no_images_hint(const fs::path& folder) {
   std::error_code error;
   (void)paths_in(folder, &error);
   return error ? "; the folder cannot be listed: " + error.message() : other_files_in(folder);
@@ -142,7 +142,7 @@ fs::path images_in(const fs::path& folder, SplitName split) {
     fail_data(
         "{}: no images for data.{} in this folder; expected a file such as "
         "{}-images-idx3-ubyte.gz with its labels{}",
-        folder.string(), key_of(split), prefixes[0], without_images(folder));
+        folder.string(), key_of(split), prefixes[0], no_images_hint(folder));
   }
   if (files.size() > 1) {
     std::vector<std::string> names;
@@ -255,9 +255,9 @@ NamedFiles named_files(const DataOptions& options) {
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
                                          SplitName split, const ImageSource* trained_on,
                                          BadSamples& bad) try {
-  constexpr std::int64_t kDrawnToTrain = 60000;
-  constexpr std::int64_t kDrawnToTest = 10000;
-  if (files.format != DataFormat::kSynthetic) require_there(location, split, files.format);
+  constexpr std::int64_t kTrainDigits = 60000;
+  constexpr std::int64_t kTestDigits = 10000;
+  if (files.format != DataFormat::kSynthetic) require_exists(location, split, files.format);
   switch (files.format) {
     case DataFormat::kIdx:
       return open_idx(find_idx_files(location, split), files.max_classes);
@@ -275,10 +275,10 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
     case DataFormat::kSynthetic:
       break;
   }
-  return split == SplitName::kTrain ? draw_digits(0, kDrawnToTrain)
-                                    : draw_digits(kDrawnToTrain, kDrawnToTest);
+  return split == SplitName::kTrain ? draw_digits(0, kTrainDigits)
+                                    : draw_digits(kTrainDigits, kTestDigits);
 } catch (const Error&) {
-  if (files.format != DataFormat::kImageList) refuse_other_kind(location.images);
+  if (files.format != DataFormat::kImageList) refuse_unsupported(location.images);
   throw;
 }
 
@@ -303,29 +303,29 @@ void number_classes(Sources& sources, const DatasetRecord* record, BadSamples& b
 }
 
 /// Returns the geometry after data.channels and data.size are applied.
-ImageGeometry converted(ImageGeometry own, const DataOptions& options) {
+ImageGeometry converted(ImageGeometry geometry, const DataOptions& options) {
   if (options.channels) {
-    own.channels = *options.channels;
-    own.fits_channels = true;
+    geometry.channels = *options.channels;
+    geometry.fits_channels = true;
   }
   if (options.size) {
-    own.height = options.size->height;
-    own.width = options.size->width;
-    own.fits_size = true;
+    geometry.height = options.size->height;
+    geometry.width = options.size->width;
+    geometry.fits_size = true;
   }
-  prepare_pictures(own, options);
-  return own;
+  prepare_pictures(geometry, options);
+  return geometry;
 }
 
 /// Returns the geometry that the files or the options specify, or that of the first good image.
 ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options, BadSamples& bad) {
-  const ImageGeometry stated = converted(source.geometry().value_or(ImageGeometry{}), options);
-  if (source.geometry() || (stated.fits_channels && stated.fits_size)) return stated;
+  const ImageGeometry geometry = converted(source.geometry().value_or(ImageGeometry{}), options);
+  if (source.geometry() || (geometry.fits_channels && geometry.fits_size)) return geometry;
   Buffer buffer;
   for (std::int64_t sample = 0; sample < source.count() && !bad.is_full(); ++sample) {
     try {
       const imaging::Image first =
-          imaging::decode(source.read(sample, buffer), source.sample_name(sample), stated.decode);
+          imaging::decode(source.read(sample, buffer), source.sample_name(sample), geometry.decode);
       return converted({first.channels, first.height, first.width}, options);
     } catch (const Error& error) {
       if (!bad.skips()) bad.add(error.what());  // otherwise reported when it is read
@@ -343,10 +343,10 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
     fail_data("{}: images with {}; data.size and data.channels need 1 or 3", source.name(),
               counted(channels, "channel"));
   }
-  const ImageGeometry own = converted(*source.geometry(), options);
-  if (own.same_shape(sources.geometry)) return;
+  const ImageGeometry geometry = converted(*source.geometry(), options);
+  if (geometry.same_shape(sources.geometry)) return;
   fail_data("{}: images are {}, but those of {} are {} (channels x height x width)", source.name(),
-            own.text(), sources.train_sources.front()->name(), sources.geometry.text());
+            geometry.text(), sources.train_sources.front()->name(), sources.geometry.text());
 }
 
 [[noreturn]] void fail_label(const ImageSource& source, std::int64_t label,
@@ -358,12 +358,12 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
 void require_few_classes(const ImageSource& source) {
   const std::int64_t classes = source.classes();
   if (classes <= ImageSource::kMaxClasses) return;
-  const auto most = fmt::format("; at most {} classes are supported", ImageSource::kMaxClasses);
-  if (source.class_names().empty()) fail_label(source, classes - 1, most);
-  fail_data("{}: has {} class folders{}", source.name(), classes, most);
+  const auto limit = fmt::format("; at most {} classes are supported", ImageSource::kMaxClasses);
+  if (source.class_names().empty()) fail_label(source, classes - 1, limit);
+  fail_data("{}: has {} class folders{}", source.name(), classes, limit);
 }
 
-const ImageSource& most_classes(const Sources& sources) {
+const ImageSource& source_with_most_classes(const Sources& sources) {
   return **std::ranges::max_element(sources.train_sources, {},
                                     [](const auto& source) { return source->classes(); });
 }
@@ -375,18 +375,18 @@ void require_few_gaps(const Sources& sources) {
   for (const auto& source : sources.train_sources) {
     labels.insert(source->labels().begin(), source->labels().end());
   }
-  const std::int32_t greatest = *labels.rbegin();
-  if (2 * std::ssize(labels) > greatest) return;
+  const std::int32_t max_label = *labels.rbegin();
+  if (2 * std::ssize(labels) > max_label) return;
   fail_label(
-      most_classes(sources), greatest,
+      source_with_most_classes(sources), max_label,
       fmt::format(" implies {} classes, but the training set has samples of only {}; classes "
                   "are numbered from 0 without gaps",
-                  greatest + 1, labels.size()));
+                  max_label + 1, labels.size()));
 }
 
 /// Rejects test samples whose class is not in the training set.
 void require_trained_classes(const Sources& sources) {
-  const std::int64_t classes = most_classes(sources).classes();
+  const std::int64_t classes = source_with_most_classes(sources).classes();
   for (const std::int32_t label : sources.test_source->labels()) {
     if (label < classes) continue;
     fail_label(*sources.test_source, label,
@@ -401,7 +401,7 @@ bool has_test_files(const DataOptions& options) {
 }
 
 /// Rejects options that conflict with a list's `holdout` column, and a list without a test set.
-void check_parts(const DataOptions& options, const Sources& sources, bool with_test) {
+void check_parts(const DataOptions& options, const Sources& sources, bool includes_test) {
   const ImageSource& source = *sources.train_sources.front();
   const auto names = [&source](Part part) { return std::ranges::count(source.parts(), part) > 0; };
   const auto refuse = [&](const char* key, const char* part) {
@@ -417,7 +417,7 @@ void check_parts(const DataOptions& options, const Sources& sources, bool with_t
     throw ConfigKeyError("/data/train_per_process: " + source.name() +
                          " has a holdout column, which only data.train supports");
   }
-  if (!with_test || has_option || has_test_files(options) || names(Part::kTest)) return;
+  if (!includes_test || has_option || has_test_files(options) || names(Part::kTest)) return;
   throw ConfigKeyError(
       "/data: requires test: a list, a fraction of train to hold out, such as 0.2, or a holdout "
       "column in " +
@@ -426,7 +426,7 @@ void check_parts(const DataOptions& options, const Sources& sources, bool with_t
 
 }  // namespace
 
-void require_there(const DataLocation& location, SplitName split, DataFormat format) {
+void require_exists(const DataLocation& location, SplitName split, DataFormat format) {
   const fs::path& path = location.images;
   if (path_exists(path)) return;
   const std::string key = key_of(split);
@@ -450,7 +450,7 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
   fail_data("{}: no such file or folder (data.{}){}", path.string(), key, advice);
 }
 
-void refuse_other_kind(const fs::path& path) {
+void refuse_unsupported(const fs::path& path) {
   const auto kind = kind_of_file(path);
   if (!kind) return;
   fail_data("{}: is {}, which cannot be used here; {}", path.string(), kind->name, kind->advice);
@@ -472,7 +472,7 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
       // Images without labels are an error, not a reason to look elsewhere.
       if (found.empty() && !files_by_stem(folder, "images").empty()) return folder;
       if (found.size() != 1) {
-        searched += found.empty() ? ", a folder without images" + without_images(folder)
+        searched += found.empty() ? ", a folder without images" + no_images_hint(folder)
                                   : ", which contains several folders with images";
         continue;
       }
@@ -494,41 +494,41 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
 }
 
 DataLocation find_idx_files(DataLocation location, SplitName split) {
-  require_there(location, split, DataFormat::kIdx);
+  require_exists(location, split, DataFormat::kIdx);
   fs::path& images = location.images;
-  refuse_other_kind(images);
+  refuse_unsupported(images);
   if (is_folder(images)) {
     images = images_in(folder_with_images(images, split, DataFormat::kIdx), split);
-    refuse_other_kind(images);
+    refuse_unsupported(images);
   }
   if (!location.labels) location.labels = labels_of(images);
   if (!location.labels) {
     fail_data("{}: no labels file; expected {} or the same with .gz", images.string(),
               (images.parent_path() / labels_stem(images)).string());
   }
-  refuse_other_kind(*location.labels);
+  refuse_unsupported(*location.labels);
   return location;
 }
 
 std::vector<fs::path> find_cifar_files(const DataLocation& location, SplitName split) {
-  require_there(location, split, DataFormat::kCifar);
+  require_exists(location, split, DataFormat::kCifar);
   if (!is_folder(location.images)) return {location.images};
   const fs::path folder = folder_with_images(location.images, split, DataFormat::kCifar);
   std::vector<fs::path> files;
   for (const std::string& name : names_of(split).cifar_files) {
     files.push_back(folder / name);
     if (path_exists(files.back())) continue;
-    const bool is_of_python = path_exists(fs::path(files.back()).replace_extension()) ||
-                              path_exists(folder / "cifar-10-batches-py");
+    const bool is_python_version = path_exists(fs::path(files.back()).replace_extension()) ||
+                                   path_exists(folder / "cifar-10-batches-py");
     fail_data("{}: missing file of data.{}{}", files.back().string(), key_of(split),
-              is_of_python ? "; the folder contains CIFAR-10's Python version; use the binary "
-                             "version (cifar-10-binary.tar.gz)"
-                           : other_files_in(folder));
+              is_python_version ? "; the folder contains CIFAR-10's Python version; use the binary "
+                                  "version (cifar-10-binary.tar.gz)"
+                                : other_files_in(folder));
   }
   return files;
 }
 
-Sources open_sources(const DataOptions& options, bool with_test, const DatasetRecord* record,
+Sources open_sources(const DataOptions& options, bool includes_test, const DatasetRecord* record,
                      BadSamples& bad) {
   const NamedFiles files = named_files(options);
   Sources sources;
@@ -538,9 +538,9 @@ Sources open_sources(const DataOptions& options, bool with_test, const DatasetRe
         sources.train_sources.empty() ? nullptr : sources.train_sources.front().get();
     sources.train_sources.push_back(open_source(files, location, SplitName::kTrain, first, bad));
   }
-  check_parts(options, sources, with_test);
+  check_parts(options, sources, includes_test);
   std::vector<std::shared_ptr<ImageSource>> all = sources.train_sources;
-  if (with_test && has_test_files(options)) {
+  if (includes_test && has_test_files(options)) {
     sources.test_source = open_source(files, files.test_location, SplitName::kTest,
                                       sources.train_sources.front().get(), bad);
     all.push_back(sources.test_source);

@@ -48,13 +48,13 @@ struct ImageGeometry {
   }
   /// Returns channels, height and width for messages, e.g. "3 x 244 x 244".
   std::string text() const;
-  /// Returns a text that identifies the conversion from files to pixels, to be hashed.
-  std::string hashed_text() const;
+  /// Returns a string that identifies the conversion from files to pixels, to be hashed.
+  std::string hash_input() const;
 };
 
-/// Throws Error(kData) with `name` if an image's geometry `own` differs from `wanted` and the
+/// Throws Error(kData) with `name` if an image's geometry `actual` differs from `wanted` and the
 /// options do not request a conversion.
-void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
+void require_geometry(const ImageGeometry& actual, const ImageGeometry& wanted,
                       const std::string& name);
 
 /// Copies data.fit, data.background and data.max_pixels into a geometry.
@@ -213,9 +213,9 @@ class SampleView {
               Buffer& buffer) const {
     source_of(position).decode(at(position).sample, geometry, out, buffer);
   }
-  /// Returns the text whose hash decides whether a sample is drawn: its path, or its number in its
-  /// source.
-  std::string drawn_by(std::int64_t position) const {
+  /// Returns the string whose hash decides whether a sample is drawn: its path, or its number in
+  /// its source.
+  std::string draw_key(std::int64_t position) const {
     std::string text = path(position);
     return text.empty() ? std::to_string(at(position).sample) : text;
   }
@@ -238,18 +238,18 @@ class SampleView {
 };
 
 /// Positions of samples in a view, split by a draw, in ascending order.
-struct Drawn {
+struct SampleSplit {
   std::vector<std::int64_t> taken;
-  std::vector<std::int64_t> left;
+  std::vector<std::int64_t> remaining;
   std::vector<std::int32_t> single_classes{};  // classes with one sample, which is not drawn
 };
 
-/// Draws a fraction of each class from the samples at positions `among`. Within a class, samples
+/// Draws a fraction of each class from the samples at positions `pool`. Within a class, samples
 /// are sorted by the SHA-256 of `seed:path` (`seed:number` if they have no paths), and the first
 /// max(1, round(n × fraction)) of n are drawn, rounding half up. At least one sample always stays,
 /// so a class with a single sample loses none. Adding or removing a sample thus moves few others.
-Drawn draw_fraction(const SampleView& samples, const std::vector<std::int64_t>& among,
-                    double fraction, std::int64_t seed);
+SampleSplit draw_fraction(const SampleView& samples, const std::vector<std::int64_t>& pool,
+                          double fraction, std::int64_t seed);
 
 /// Returns the positions of `limit` samples drawn in the same order. Each class gets a share in
 /// proportion to its size, by the largest remainder method, and at least one sample if the limit
@@ -278,18 +278,18 @@ struct Sources {
 /// Finds and opens the files that `options` name. `record`: that of the run to evaluate, or null;
 /// it numbers the classes of a drawn test set. Throws Error(kData) if a file is missing or invalid
 /// or if geometries differ, and ConfigKeyError if a list and `options` contradict each other.
-Sources open_sources(const settings::DataOptions& options, bool with_test,
+Sources open_sources(const settings::DataOptions& options, bool includes_test,
                      const DatasetRecord* record, BadSamples& bad);
 
 enum class SplitName { kTrain, kTest };
 
 /// Throws Error(kData) if a split's location does not exist, with the command that creates such
 /// data if there is one.
-void require_there(const settings::DataLocation& location, SplitName split,
-                   settings::DataFormat format);
+void require_exists(const settings::DataLocation& location, SplitName split,
+                    settings::DataFormat format);
 
 /// Throws Error(kData), with advice, if no data.format reads this kind of file.
-void refuse_other_kind(const fs::path& path);
+void refuse_unsupported(const fs::path& path);
 
 /// Finds the folder of a data set's files without opening any: a folder with the data set's name,
 /// or with torchvision's name for it, in `root`, in a folder of the path list MNIST_TRAIN_DATA, in
