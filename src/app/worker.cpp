@@ -386,7 +386,7 @@ std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
   const settings::AugmentList list = settings::list_for_images(
       worker.config.data.augment, images.channels, worker.config.data.background);
   const bool across = exchanges && settings::mixing_scope(list) == settings::MixupScope::kGlobal;
-  loader::FromNext from_next;
+  loader::ReceiveFromNext from_next;
   const std::int64_t shards = worker.config.train.shards.value_or(worker.communicator.world_size());
   const bool takes_partners = across && worker.config.train.shards && shards > 1;
   if (across && shards == 1) {

@@ -106,11 +106,11 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
       return at::grid_sampler(values, grid, kBilinear, kZerosOutside, /*align_corners=*/false);
     };
     const at::Tensor values = images.to(at::kFloat);
-    if (is_black) return as_type_of(images, rotated(values));
+    if (is_black) return cast_like(images, rotated(values));
     // Like torchvision, weights border pixels by their coverage again, although interpolation with
     // zeros has already darkened them.
     const at::Tensor part = rotated(at::ones_like(values.narrow(1, 0, 1)));
-    return as_type_of(images, rotated(values).sub_(fill).mul_(part).add_(fill));
+    return cast_like(images, rotated(values).sub_(fill).mul_(part).add_(fill));
   };
   return entry;
 }
@@ -145,7 +145,7 @@ at::Tensor between(const at::Tensor& first, const at::Tensor& end, std::int64_t 
 
 /// Returns a mask [n,1,H,W] of the pixels in each image's box. The first numbers drawn for an image
 /// are the box's top, left, bottom and right.
-at::Tensor in_box(const at::Tensor& drawn, ImageSize size) {
+at::Tensor box_mask(const at::Tensor& drawn, ImageSize size) {
   const at::Tensor rows = between(drawn.select(1, 0), drawn.select(1, 2), size.height);
   const at::Tensor columns = between(drawn.select(1, 1), drawn.select(1, 3), size.width);
   return rows.view({-1, 1, size.height, 1}).logical_and(columns.view({-1, 1, 1, size.width}));
@@ -163,7 +163,7 @@ Augmentation augmentation_of(const settings::RandomErasingOptions& options, Imag
   };
   entry.apply = [size, fill = per_channel(options.fill.value, device)](const at::Tensor& images,
                                                                        const at::Tensor& drawn) {
-    return at::where(in_box(drawn, size), fill.to(images.scalar_type()), images);
+    return at::where(box_mask(drawn, size), fill.to(images.scalar_type()), images);
   };
   return entry;
 }
@@ -174,7 +174,7 @@ Augmentation augmentation_of(const settings::CutoutOptions& options, ImageSize s
     write_box(draws.cutout(options, size), out);
   };
   entry.apply = [size](const at::Tensor& images, const at::Tensor& drawn) {
-    return images.masked_fill(in_box(drawn, size), 0);
+    return images.masked_fill(box_mask(drawn, size), 0);
   };
   return entry;
 }
@@ -197,7 +197,7 @@ Augmentation augmentation_of(const settings::CutmixOptions& options, ImageSize s
   };
   entry.mix = [size](const at::Tensor& images, const at::Tensor& partners,
                      const at::Tensor& drawn) {
-    return at::where(in_box(drawn, size), partners, images);
+    return at::where(box_mask(drawn, size), partners, images);
   };
   return entry;
 }
@@ -214,11 +214,11 @@ Augmentation make_augmentation(const settings::AugmentationOptions& entry, setti
 }
 
 Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
-                     at::Device device, FromNext from_next, bool takes_partners)
+                     at::Device device, ReceiveFromNext receive_from_next, bool takes_partners)
     : list_(std::move(list)),
       seed_(seed),
       device_(device),
-      from_next_(std::move(from_next)),
+      receive_from_next_(std::move(receive_from_next)),
       takes_partners_(takes_partners),
       size_(settings::augmented_size(list_, size)) {
   for (const settings::AugmentationOptions& entry : list_) {
@@ -272,12 +272,12 @@ data::Range Augmenter::partners(const Selection& selection) const {
 }
 
 Batch Augmenter::apply(Batch batch, const Selection& selection) const {
-  const data::Range others = partners(selection);  // none with `positions`
-  const std::int64_t own = batch.size() - others.size();
+  const data::Range extra = partners(selection);  // none with `positions`
+  const std::int64_t rows = batch.size() - extra.size();
   at::Tensor drawn = selection.positions.defined() ? drawn_.index_select(0, selection.positions)
-                                                   : drawn_.narrow(0, selection.range.begin, own);
-  if (others.size() > 0) drawn = at::cat({drawn, drawn_.narrow(0, others.begin, others.size())});
-  const std::int64_t count = own - samples_beyond();
+                                                   : drawn_.narrow(0, selection.range.begin, rows);
+  if (extra.size() > 0) drawn = at::cat({drawn, drawn_.narrow(0, extra.begin, extra.size())});
+  const std::int64_t count = rows - samples_beyond();
   std::int64_t column = 0;
   for (const Augmentation& entry : entries_) {
     const at::Tensor columns = drawn.narrow(1, column, entry.columns);
@@ -302,24 +302,24 @@ Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::T
   const bool is_local = samples_beyond() > 0;
   const std::int64_t pairs = is_local ? count : std::min(count, next_count);
   at::Tensor partners;
-  at::Tensor partners_labels;
+  at::Tensor partner_labels;
   if (is_local || takes_partners_) {
     const std::int64_t first = is_local ? 1 : count;
     partners = batch.images.narrow(0, first, pairs);
-    partners_labels = batch.labels.narrow(0, first, pairs);
-  } else if (from_next_) {
-    partners = from_next_(images, next_count).narrow(0, 0, pairs);
-    partners_labels = from_next_(labels, next_count).narrow(0, 0, pairs);
+    partner_labels = batch.labels.narrow(0, first, pairs);
+  } else if (receive_from_next_) {
+    partners = receive_from_next_(images, next_count).narrow(0, 0, pairs);
+    partner_labels = receive_from_next_(labels, next_count).narrow(0, 0, pairs);
   } else {
     return {images, labels, labels, at::ones_like(weights_of(drawn))};
   }
-  const auto with_rest = [&](const at::Tensor& paired, const at::Tensor& alone) {
+  const auto add_unpaired = [&](const at::Tensor& paired, const at::Tensor& alone) {
     return pairs == count ? paired : at::cat({paired, alone.narrow(0, pairs, count - pairs)});
   };
   const at::Tensor paired = drawn.narrow(0, 0, pairs);
-  return {with_rest(mixing.mix(images.narrow(0, 0, pairs), partners, paired), images), labels,
-          with_rest(partners_labels, labels),
-          with_rest(weights_of(paired), at::ones_like(weights_of(drawn)))};
+  return {add_unpaired(mixing.mix(images.narrow(0, 0, pairs), partners, paired), images), labels,
+          add_unpaired(partner_labels, labels),
+          add_unpaired(weights_of(paired), at::ones_like(weights_of(drawn)))};
 }
 
 at::Tensor Augmenter::apply_to_test(at::Tensor images) const {
@@ -334,7 +334,7 @@ bool Augmenter::changes_test() const {
       entries_, [](const Augmentation& entry) { return entry.apply_to_test != nullptr; });
 }
 
-at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
+at::Tensor cast_like(const at::Tensor& images, const at::Tensor& values) {
   if (images.scalar_type() != at::kByte) return values;
   return values.round().clamp_(0, 255).to(at::kByte);
 }
@@ -342,13 +342,13 @@ at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
 at::Tensor resized(const at::Tensor& images, settings::ImageSize size) {
   const auto [height, width] = size;
   if (images.size(0) == 0) return at::empty({0, images.size(1), height, width}, images.options());
-  return as_type_of(images, at::_upsample_bilinear2d_aa(images.to(at::kFloat), {height, width},
-                                                        /*align_corners=*/false));
+  return cast_like(images, at::_upsample_bilinear2d_aa(images.to(at::kFloat), {height, width},
+                                                       /*align_corners=*/false));
 }
 
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights) {
-  const at::Tensor mine = weights.view({-1, 1, 1, 1});
-  at::Tensor mixed = mine * images + (1 - mine) * partners;  // separate kernels, hence no FMA
+  const at::Tensor weight = weights.view({-1, 1, 1, 1});
+  at::Tensor mixed = weight * images + (1 - weight) * partners;  // separate kernels, hence no FMA
   if (images.scalar_type() != at::kByte) return mixed;
   return mixed.clamp(0, 255).to(at::kByte);
 }

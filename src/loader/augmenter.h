@@ -45,9 +45,9 @@ struct Selection {
   std::int64_t advance = 0;
 };
 
-/// A collective that sends `mine` to the previous process and returns the next process's tensor
+/// A collective that sends `local` to the previous process and returns the next process's tensor
 /// (rank + 1 modulo the world size): `count` rows of the same shape.
-using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t count)>;
+using ReceiveFromNext = std::function<at::Tensor(const at::Tensor& local, std::int64_t count)>;
 
 /// An entry of data.augment for images of one size: functions that process all images of a batch at
 /// once, on their device. Images are [n,C,H,W], contiguous: bytes (u8) until a normalize entry
@@ -89,16 +89,16 @@ Augmentation augmentation_of(const settings::TrivialAugmentOptions& options,
                              settings::ImageSize size, at::Device device);
 
 /// Converts computed values to the type of `images`; bytes are rounded and clamped.
-at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
+at::Tensor cast_like(const at::Tensor& images, const at::Tensor& values);
 
 /// Resizes images, bilinear with antialiasing.
 at::Tensor resized(const at::Tensor& images, settings::ImageSize size);
 
 /// The GPU implementations, which tests also run on a CPU. `drawn`: as in Augmentation::apply.
-at::Tensor resized_by_tensors(const at::Tensor& images, const at::Tensor& windows,
-                              settings::ImageSize size);
-at::Tensor jittered_by_tensors(const at::Tensor& images, const at::Tensor& drawn);
-at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn);
+at::Tensor resize_tensors(const at::Tensor& images, const at::Tensor& windows,
+                          settings::ImageSize size);
+at::Tensor jitter_tensors(const at::Tensor& images, const at::Tensor& drawn);
+at::Tensor trivial_augment_tensors(const at::Tensor& images, const at::Tensor& drawn);
 
 /// Applies data.augment to batches of stored images on their device, all images at once. An epoch's
 /// random numbers are drawn on the host and uploaded at its start, so a batch needs neither
@@ -106,10 +106,10 @@ at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tens
 class Augmenter {
  public:
   /// `list` and `size` apply to the stored images, see settings::list_for_images. Mixing with scope
-  /// global needs `from_next` or `takes_partners`; with `takes_partners`, each batch comes with its
-  /// partners. Throws Error(kConfig) if a crop does not fit.
+  /// global needs `receive_from_next` or `takes_partners`; with `takes_partners`, each batch comes
+  /// with its partners. Throws Error(kConfig) if a crop does not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
-            at::Device device, FromNext from_next = {}, bool takes_partners = false);
+            at::Device device, ReceiveFromNext receive_from_next = {}, bool takes_partners = false);
 
   /// Height and width of the augmented images, in pixels.
   settings::ImageSize size() const { return size_; }
@@ -129,15 +129,15 @@ class Augmenter {
   /// Augments the selected samples of the epoch's order. `stored`: bytes [n + m,C,H,W] u8,
   /// contiguous, and labels [n + m] i64, of the n samples and the m = samples_beyond() next ones or
   /// the m `partners`. Without mixing, `other_labels` and `weights` stay undefined. Returns images
-  /// as u8, or as fp32 if the list contains a normalize. Global mixing with `from_next` is a
-  /// collective; `selection.next` must then have the size of the next process's shard.
+  /// as u8, or as fp32 if the list contains a normalize. Global mixing with `receive_from_next` is
+  /// a collective; `selection.next` must then have the size of the next process's shard.
   Batch apply(Batch stored, const Selection& selection) const;
   /// Returns the weight of each sample's own label in an epoch (from 0) whose samples come in
   /// `order`, which may be another process's; the rest is the weight of its partner's label, if
   /// any. Empty if `apply` does not mix samples.
   std::vector<float> label_shares(const std::vector<std::int64_t>& order, std::int64_t epoch) const;
   /// Returns whether `apply` mixes samples across the shards of a batch.
-  bool mixes_shards() const { return from_next_ != nullptr || takes_partners_; }
+  bool mixes_shards() const { return receive_from_next_ != nullptr || takes_partners_; }
 
   /// Applies the entries that test images need: resize, normalize, and the centre crop.
   at::Tensor apply_to_test(at::Tensor images) const;
@@ -151,7 +151,7 @@ class Augmenter {
   settings::AugmentList list_;
   std::int64_t seed_;
   at::Device device_;
-  FromNext from_next_;
+  ReceiveFromNext receive_from_next_;
   bool takes_partners_;
   settings::ImageSize size_;
   std::vector<Augmentation> entries_;  // their columns in `drawn_` are consecutive

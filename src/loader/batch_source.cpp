@@ -141,11 +141,11 @@ class ResidentSource : public BatchSource {
  private:
   bool has_memory_for(at::ScalarType type) const {
     if (device_.is_cpu()) return true;
-    constexpr std::int64_t kPartOfFreeMemory = 4;
+    constexpr std::int64_t kFreeMemoryDivisor = 4;
     const auto element = static_cast<std::int64_t>(c10::elementSize(type));
     const std::int64_t bytes = set_.count * set_.bytes_per_image() * element;
     const auto free = accelerator::cuda_module().free_memory_bytes(device_.index());
-    if (bytes <= free / kPartOfFreeMemory) return true;
+    if (bytes <= free / kFreeMemoryDivisor) return true;
     spdlog::info(
         "images are stored as bytes on the GPU and normalised batch by batch: normalised, they "
         "would need {} MiB, more than a quarter of its free memory",
@@ -155,11 +155,11 @@ class ResidentSource : public BatchSource {
 
   /// Copies all images to the GPU in chunks, as bytes or normalised.
   void upload(at::ScalarType type) {
-    constexpr std::int64_t kPart = 4096;
+    constexpr std::int64_t kChunk = 4096;
     const std::int64_t pixels = set_.bytes_per_image();
     rows_ = at::empty({set_.count, pixels}, at::TensorOptions(type).device(device_));
-    for (std::int64_t begin = 0; begin < set_.count; begin += kPart) {
-      const std::int64_t count = std::min(kPart, set_.count - begin);
+    for (std::int64_t begin = 0; begin < set_.count; begin += kChunk) {
+      const std::int64_t count = std::min(kChunk, set_.count - begin);
       const at::Tensor bytes = borrow(set_.images.data() + begin * pixels,
                                       {count, set_.channels, set_.height, set_.width}, at::kByte);
       const at::Tensor here = accelerator::to_device(bytes, device_);
@@ -242,11 +242,11 @@ at::Tensor BatchSource::look_up_all(at::IntArrayRef sizes, const SampleAt& sampl
   at::Tensor images = buffer(sizes);
   const std::int64_t channels = sizes[1];
   const std::int64_t pixels = sizes[2] * sizes[3];
-  const std::int64_t of_task = kGrainPixels / std::max<std::int64_t>(1, channels * pixels);
+  const std::int64_t grain = kGrainPixels / std::max<std::int64_t>(1, channels * pixels);
   const std::int64_t table_step = tables_.size(0) == 1 ? 0 : tables_.stride(0);
   const auto fill = [&]<class T>(T* out) {
     const T* tables = tables_.const_data_ptr<T>();
-    parallel_for(0, sizes[0], of_task, [&](std::int64_t sample, std::int64_t end) {
+    parallel_for(0, sizes[0], grain, [&](std::int64_t sample, std::int64_t end) {
       for (; sample < end; ++sample) {
         const std::uint8_t* in = sample_at(sample);
         T* const to = out + sample * channels * pixels;
@@ -335,11 +335,11 @@ Batch BatchSource::augmented(const Selection& selection) {
   Batch stored = read(wanted);
   const data::Range partners = augmenter_->partners(selection);
   if (partners.size() > 0) {
-    const std::int64_t own = stored.labels.size(0);
+    const std::int64_t row_count = stored.labels.size(0);
     stored = {with_room(stored.images, partners.size()), with_room(stored.labels, partners.size())};
     const Batch others = read({partners});  // may reuse the memory of the first read
-    stored.images.narrow(0, own, partners.size()).copy_(others.images);
-    stored.labels.narrow(0, own, partners.size()).copy_(others.labels);
+    stored.images.narrow(0, row_count, partners.size()).copy_(others.images);
+    stored.labels.narrow(0, row_count, partners.size()).copy_(others.labels);
   }
   return finish(augmenter_->apply(std::move(stored), selection));
 }

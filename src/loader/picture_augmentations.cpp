@@ -61,14 +61,14 @@ float gray_of(std::uint8_t red, std::uint8_t green, std::uint8_t blue) {
 /// Blends a value with that of a degenerate image, like torchvision; `factor` 1 keeps the value.
 struct Blend {
   explicit Blend(float factor)
-      : own(factor), other(static_cast<float>(1.0 - static_cast<double>(factor))) {}
+      : weight(factor), degenerate_weight(static_cast<float>(1.0 - static_cast<double>(factor))) {}
 
   std::uint8_t operator()(float value, float degenerate) const {
-    return to_byte(multiply_add(degenerate, other, value * own));
+    return to_byte(multiply_add(degenerate, degenerate_weight, value * weight));
   }
 
-  float own;
-  float other;
+  float weight;
+  float degenerate_weight;
 };
 
 template <class Value>
@@ -140,8 +140,8 @@ void shift_hue(float shift, const Planes& image, std::uint8_t* out) {
     const float sixth = std::floor(hue * 6);
     const float product = saturation * (hue * 6 - sixth);
     const float rest = 1 - saturation;
-    const auto level = [](float some) {
-      return static_cast<std::uint8_t>(std::min(std::max(some, 0.0F), 1.0F) * kLevels);
+    const auto level = [](float fraction) {
+      return static_cast<std::uint8_t>(std::min(std::max(fraction, 0.0F), 1.0F) * kLevels);
     };
     const std::uint8_t v = level(value);
     const std::uint8_t p = level(rest * value);
@@ -159,7 +159,7 @@ void shift_hue(float shift, const Planes& image, std::uint8_t* out) {
 void sharpen(float factor, const Planes& image, std::uint8_t* out) {
   std::memcpy(out, image.values, static_cast<std::size_t>(image.channels * image.pixels()));
   const std::int64_t width = image.width;
-  const float rest = Blend(factor).other;
+  const float smooth_weight = Blend(factor).degenerate_weight;
   for (std::int64_t row = 0; row < image.channels * image.height; ++row) {
     const std::int64_t y = row % image.height;
     if (y == 0 || y == image.height - 1) continue;
@@ -171,22 +171,22 @@ void sharpen(float factor, const Planes& image, std::uint8_t* out) {
       }
       const int rounded = (2 * sum + 13) / 26;  // the quotient is never k + 1/2
       const auto smooth = static_cast<float>(rounded);
-      const auto own = static_cast<float>(at[x]);
-      out[row * width + x] = to_byte(multiply_add(smooth - own, rest, own));
+      const auto value = static_cast<float>(at[x]);
+      out[row * width + x] = to_byte(multiply_add(smooth - value, smooth_weight, value));
     }
   }
 }
 
 /// Returns the table that stretches the levels of a plane to 0–255.
 Table autocontrast_table(const std::uint8_t* plane, std::int64_t count) {
-  std::uint8_t least = 255;
-  std::uint8_t greatest = 0;
+  std::uint8_t min = 255;
+  std::uint8_t max = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    least = std::min(least, plane[i]);
-    greatest = std::max(greatest, plane[i]);
+    min = std::min(min, plane[i]);
+    max = std::max(max, plane[i]);
   }
-  const auto first = static_cast<float>(least);
-  const float scale = static_cast<float>(greatest - least) * static_cast<float>(1.0 / 255);
+  const auto first = static_cast<float>(min);
+  const float scale = static_cast<float>(max - min) * static_cast<float>(1.0 / 255);
   if (scale == 0) return table_of([](float level) { return level; });
   return table_of([=](float level) { return (level - first) / scale; });
 }
@@ -238,33 +238,33 @@ AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size
 void change_picture(PictureOperation operation, float magnitude, const Planes& image,
                     std::uint8_t* out) {
   const std::int64_t values = image.channels * image.pixels();
-  const auto by_level = [&](const auto& value) {
+  const auto map_values = [&](const auto& value) {
     map_levels(table_of(value), image.values, values, out);
   };
-  const auto plane_by_plane = [&](const auto& make_table) {
+  const auto map_planes = [&](const auto& make_table) {
     for (std::int64_t begin = 0; begin < values; begin += image.pixels()) {
       const std::uint8_t* plane = image.values + begin;
       map_levels(make_table(plane, image.pixels()), plane, image.pixels(), out + begin);
     }
   };
   const bool is_rgb = image.channels == 3;
-  if (operation == kBrightness) return by_level([=](float level) { return level * magnitude; });
+  if (operation == kBrightness) return map_values([=](float level) { return level * magnitude; });
   if (operation == kContrast) {
     const Blend blend(magnitude);
     const float mean = mean_of(image);
-    return by_level([&](float level) { return static_cast<float>(blend(level, mean)); });
+    return map_values([&](float level) { return static_cast<float>(blend(level, mean)); });
   }
   if (operation == kSaturation && is_rgb) return saturate(magnitude, image, out);
   if (operation == kHue && is_rgb) return shift_hue(magnitude, image, out);
   if (operation == kSharpness) return sharpen(magnitude, image, out);
   if (operation == kPosterize) {
-    return by_level([=](float level) { return std::floor(level / magnitude) * magnitude; });
+    return map_values([=](float level) { return std::floor(level / magnitude) * magnitude; });
   }
   if (operation == kSolarize) {
-    return by_level([=](float level) { return level >= magnitude ? 255 - level : level; });
+    return map_values([=](float level) { return level >= magnitude ? 255 - level : level; });
   }
-  if (operation == kAutocontrast) return plane_by_plane(autocontrast_table);
-  if (operation == kEqualize) return plane_by_plane(equalize_table);
+  if (operation == kAutocontrast) return map_planes(autocontrast_table);
+  if (operation == kEqualize) return map_planes(equalize_table);
   if (out != image.values) std::memcpy(out, image.values, static_cast<std::size_t>(values));
 }
 
@@ -301,8 +301,8 @@ bool has_map(PictureOperation operation) { return operation >= kShearX && operat
 /// Runs `compute(planes, numbers, out)` for each image of a batch of bytes in host memory, on all
 /// threads, and returns the results.
 template <class Compute>
-at::Tensor computed_on_host(const at::Tensor& images, const at::Tensor& drawn,
-                            const Compute& compute) {
+at::Tensor compute_on_host(const at::Tensor& images, const at::Tensor& drawn,
+                           const Compute& compute) {
   const at::Tensor in = images.contiguous();
   const at::Tensor numbers = drawn.contiguous();
   at::Tensor out = at::empty_like(in);
@@ -319,8 +319,8 @@ at::Tensor computed_on_host(const at::Tensor& images, const at::Tensor& drawn,
 }
 
 /// Resizes each image's window with the operation that torchvision uses, on all threads.
-at::Tensor resized_on_host(const at::Tensor& images, const at::Tensor& windows,
-                           settings::ImageSize size) {
+at::Tensor resize_on_host(const at::Tensor& images, const at::Tensor& windows,
+                          settings::ImageSize size) {
   const std::array<std::int64_t, 2> sides{size.height, size.width};
   const at::Tensor out =
       at::empty({images.size(0), images.size(1), size.height, size.width}, images.options());
@@ -405,9 +405,9 @@ at::Tensor sharpen_batch(const at::Tensor& images, const at::Tensor& factor) {
 }
 
 at::Tensor autocontrast_batch(const at::Tensor& images) {
-  const at::Tensor least = images.amin({2, 3}, /*keepdim=*/true);
-  const at::Tensor range = images.amax({2, 3}, /*keepdim=*/true) - least;
-  return at::where(range == 0, images, (images - least) / (range * (1.0 / 255)));
+  const at::Tensor min = images.amin({2, 3}, /*keepdim=*/true);
+  const at::Tensor range = images.amax({2, 3}, /*keepdim=*/true) - min;
+  return at::where(range == 0, images, (images - min) / (range * (1.0 / 255)));
 }
 
 at::Tensor equalize_batch(const at::Tensor& images) {
@@ -444,8 +444,8 @@ at::Tensor change_batch(PictureOperation operation, const at::Tensor& images,
 
 /// Changes each image by the operation and magnitude in columns 0 and 1 of `drawn`; operations that
 /// are not in `possible` change nothing.
-at::Tensor changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn,
-                              std::span<const PictureOperation> possible) {
+at::Tensor change_tensors(const at::Tensor& images, const at::Tensor& drawn,
+                          std::span<const PictureOperation> possible) {
   const at::Tensor operations = drawn.select(1, 0).view({-1, 1, 1, 1});
   const at::Tensor magnitude = drawn.select(1, 1).view({-1, 1, 1, 1});
   const at::Tensor values = images.to(at::kFloat);
@@ -458,7 +458,7 @@ at::Tensor changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn,
 }
 
 /// Applies the affine maps in columns 2 to 7 of `drawn`, with nearest-neighbour sampling.
-at::Tensor mapped_by_tensors(const at::Tensor& images, const at::Tensor& drawn) {
+at::Tensor map_tensors(const at::Tensor& images, const at::Tensor& drawn) {
   constexpr std::int64_t kNearest = 1;
   constexpr std::int64_t kZeros = 0;
   const std::int64_t height = images.size(2);
@@ -481,30 +481,30 @@ at::Tensor mapped_by_tensors(const at::Tensor& images, const at::Tensor& drawn) 
 
 }  // namespace
 
-at::Tensor resized_by_tensors(const at::Tensor& images, const at::Tensor& windows,
-                              settings::ImageSize size) {
+at::Tensor resize_tensors(const at::Tensor& images, const at::Tensor& windows,
+                          settings::ImageSize size) {
   const at::Tensor rows =
       line_weights(windows.select(1, 0), windows.select(1, 2), images.size(2), size.height);
   const at::Tensor columns =
       line_weights(windows.select(1, 1), windows.select(1, 3), images.size(3), size.width);
-  return as_type_of(images, rows.matmul(images.to(at::kFloat)).matmul(columns.transpose(2, 3)));
+  return cast_like(images, rows.matmul(images.to(at::kFloat)).matmul(columns.transpose(2, 3)));
 }
 
-at::Tensor jittered_by_tensors(const at::Tensor& images, const at::Tensor& drawn) {
+at::Tensor jitter_tensors(const at::Tensor& images, const at::Tensor& drawn) {
   at::Tensor result = images;
   for (std::int64_t column = 0; column < drawn.size(1); column += 2) {
-    result = changed_by_tensors(result, drawn.narrow(1, column, 2), kJitterOperations);
+    result = change_tensors(result, drawn.narrow(1, column, 2), kJitterOperations);
   }
   return result;
 }
 
-at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn) {
+at::Tensor trivial_augment_tensors(const at::Tensor& images, const at::Tensor& drawn) {
   if (images.size(0) == 0) return images;
   const at::Tensor operations = drawn.select(1, 0).view({-1, 1, 1, 1});
   const at::Tensor is_mapped = (operations >= static_cast<int>(kShearX))
                                    .logical_and(operations <= static_cast<int>(kRotate));
-  const at::Tensor mapped = at::where(is_mapped, mapped_by_tensors(images, drawn), images);
-  return changed_by_tensors(mapped, drawn, kTrivialChanges);
+  const at::Tensor mapped = at::where(is_mapped, map_tensors(images, drawn), images);
+  return change_tensors(mapped, drawn, kTrivialChanges);
 }
 
 Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
@@ -515,8 +515,8 @@ Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
     write_numbers(out, window.top, window.left, window.height, window.width);
   };
   entry.apply = [wanted = options.size](const at::Tensor& images, const at::Tensor& drawn) {
-    return images.is_cpu() ? resized_on_host(images, drawn, wanted)
-                           : resized_by_tensors(images, drawn, wanted);
+    return images.is_cpu() ? resize_on_host(images, drawn, wanted)
+                           : resize_tensors(images, drawn, wanted);
   };
   if (options.size == size) return entry;
   // Centre crop, like torchvision's CenterCrop; if images are smaller, the largest window of the
@@ -544,14 +544,14 @@ Augmentation augmentation_of(const settings::ColorJitterOptions& options, settin
     }
   };
   entry.apply = [size](const at::Tensor& images, const at::Tensor& drawn) {
-    if (!images.is_cpu()) return jittered_by_tensors(images, drawn);
-    return computed_on_host(images, drawn,
-                            [](Planes image, const float* numbers, std::uint8_t* out) {
-                              for (const float* end = numbers + 8; numbers != end; numbers += 2) {
-                                change_picture(operation_of(numbers), numbers[1], image, out);
-                                image.values = out;
-                              }
-                            });
+    if (!images.is_cpu()) return jitter_tensors(images, drawn);
+    return compute_on_host(images, drawn,
+                           [](Planes image, const float* numbers, std::uint8_t* out) {
+                             for (const float* end = numbers + 8; numbers != end; numbers += 2) {
+                               change_picture(operation_of(numbers), numbers[1], image, out);
+                               image.values = out;
+                             }
+                           });
   };
   return entry;
 }
@@ -565,16 +565,16 @@ Augmentation augmentation_of(const settings::TrivialAugmentOptions& /*options*/,
                       write_numbers(out, change.operation, change.magnitude));
   };
   entry.apply = [size](const at::Tensor& images, const at::Tensor& drawn) {
-    if (!images.is_cpu()) return trivially_changed_by_tensors(images, drawn);
-    return computed_on_host(images, drawn,
-                            [](const Planes& image, const float* numbers, std::uint8_t* out) {
-                              const PictureOperation operation = operation_of(numbers);
-                              if (!has_map(operation))
-                                return change_picture(operation, numbers[1], image, out);
-                              AffineMap map;
-                              std::copy_n(numbers + 2, map.size(), map.begin());
-                              map_picture(map, image, out);
-                            });
+    if (!images.is_cpu()) return trivial_augment_tensors(images, drawn);
+    return compute_on_host(images, drawn,
+                           [](const Planes& image, const float* numbers, std::uint8_t* out) {
+                             const PictureOperation operation = operation_of(numbers);
+                             if (!has_map(operation))
+                               return change_picture(operation, numbers[1], image, out);
+                             AffineMap map;
+                             std::copy_n(numbers + 2, map.size(), map.begin());
+                             map_picture(map, image, out);
+                           });
   };
   return entry;
 }

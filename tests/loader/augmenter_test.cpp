@@ -175,25 +175,24 @@ TEST_CASE("the tensor operations that GPUs use for pictures match the loops for 
   const auto crop = make(RandomResizedCropOptions{{12, 10}});
   for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
     at::Tensor numbers = numbers_for(trivial, epoch);
-    CHECK(difference(trivial.apply(images, numbers),
-                     trivially_changed_by_tensors(images, numbers)) <= 1);
-    numbers = numbers_for(crop, epoch);
-    CHECK(difference(crop.apply(images, numbers), resized_by_tensors(images, numbers, {12, 10})) <=
+    CHECK(difference(trivial.apply(images, numbers), trivial_augment_tensors(images, numbers)) <=
           1);
+    numbers = numbers_for(crop, epoch);
+    CHECK(difference(crop.apply(images, numbers), resize_tensors(images, numbers, {12, 10})) <= 1);
     const at::Tensor values = images.to(at::kFloat) / 255;
-    CHECK(at::allclose(crop.apply(values, numbers), resized_by_tensors(values, numbers, {12, 10}),
-                       0, 1e-4));
+    CHECK(at::allclose(crop.apply(values, numbers), resize_tensors(values, numbers, {12, 10}), 0,
+                       1e-4));
     // Rounding differs, and four operations may amplify the difference.
     numbers = numbers_for(jitter, epoch);
-    CHECK(difference(jitter.apply(images, numbers), jittered_by_tensors(images, numbers)) <= 4);
+    CHECK(difference(jitter.apply(images, numbers), jitter_tensors(images, numbers)) <= 4);
     for (std::int64_t column = 0; column < 8; column += 2) {
       at::Tensor one = at::zeros_like(numbers);
       one.narrow(1, 0, 2).copy_(numbers.narrow(1, column, 2));
-      CHECK(difference(jitter.apply(images, one), jittered_by_tensors(images, one)) <= 1);
+      CHECK(difference(jitter.apply(images, one), jitter_tensors(images, one)) <= 1);
     }
   }
   CHECK(trivial.apply(images.narrow(0, 0, 0), at::zeros({0, 8})).size(0) == 0);
-  CHECK(trivially_changed_by_tensors(images.narrow(0, 0, 0), at::zeros({0, 8})).size(0) == 0);
+  CHECK(trivial_augment_tensors(images.narrow(0, 0, 0), at::zeros({0, 8})).size(0) == 0);
 }
 
 TEST_CASE("a resized crop takes the centre window of test images") {
@@ -208,8 +207,8 @@ TEST_CASE("a resized crop takes the centre window of test images") {
   CHECK(for_test({6, 4}).equal(
       images.narrow(2, 2, 6).narrow(3, 2, 4)));  // rounds 1.5 to 2, like CenterCrop
   const at::Tensor larger = for_test({14, 14});  // the centre 7x7, enlarged
-  const at::Tensor expected = resized_by_tensors(
-      images, at::tensor({1.0F, 0.0F, 7.0F, 7.0F}).expand({kSamples, 4}), {14, 14});
+  const at::Tensor expected =
+      resize_tensors(images, at::tensor({1.0F, 0.0F, 7.0F, 7.0F}).expand({kSamples, 4}), {14, 14});
   CHECK(difference(larger, expected) <= 1);
 }
 

@@ -108,7 +108,8 @@ class TrainerRig {
     const bool across = mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal;
     return std::make_shared<loader::Augmenter>(
         list, settings::ImageSize{images.height, images.width}, options.seed, device,
-        options.shards ? loader::FromNext() : from_next, across && options.shards.has_value());
+        options.shards ? loader::ReceiveFromNext() : from_next,
+        across && options.shards.has_value());
   }
 };
 

@@ -213,7 +213,8 @@ Factors factors_of(const PartitionOptions& options, const settings::AugmentList&
       const bool across = mixup != nullptr && mixup->scope == MixupScope::kGlobal;
       augmenter = std::make_shared<loader::Augmenter>(
           list, settings::ImageSize{16, 16}, 5, at::kCPU,
-          across && !options.shards ? loader::FromNext(from_next) : loader::FromNext(),
+          across && !options.shards ? loader::ReceiveFromNext(from_next)
+                                    : loader::ReceiveFromNext(),
           across && options.shards.has_value());
     }
     const auto images = loader::make_batch_source(small_images({.count = kSamples}), {}, at::kCPU,
