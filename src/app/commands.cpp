@@ -320,7 +320,7 @@ void run_description(Worker& worker) {
     for (const std::string& name : module.named_parameters(/*recurse=*/false).keys()) {
       const auto found = std::ranges::find(names, is_root ? name : item.key() + "." + name);
       const auto& own = by_parameter[static_cast<std::size_t>(found - names.begin())];
-      row.own.push_back(report::parameter_row(name, own, worker.config.train));
+      row.tensors.push_back(report::parameter_row(name, own, worker.config.train));
     }
   }
   print_text(worker.job.as_json ? json_text(report::to_json(table), 2) + "\n"

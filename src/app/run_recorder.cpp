@@ -29,19 +29,19 @@ report::Histogram histogram_of(const at::Tensor& tensor) {
   report::Histogram histogram;
   if (values.numel() == 0) return histogram;
   const at::Tensor exact = values.to(at::kDouble);
-  histogram.least = exact.min().item<double>();
-  histogram.greatest = exact.max().item<double>();
+  histogram.min = exact.min().item<double>();
+  histogram.max = exact.max().item<double>();
   histogram.sum = exact.sum().item<double>();
   histogram.sum_of_squares = exact.square().sum().item<double>();
-  const double width = (histogram.greatest - histogram.least) / kBuckets;
+  const double width = (histogram.max - histogram.min) / kBuckets;
   if (width <= 0) {
-    histogram.limits = {histogram.greatest};
+    histogram.limits = {histogram.max};
     histogram.counts = {static_cast<double>(values.numel())};
     return histogram;
   }
-  const at::Tensor counts = at::histc(exact, kBuckets, histogram.least, histogram.greatest);
+  const at::Tensor counts = at::histc(exact, kBuckets, histogram.min, histogram.max);
   for (std::int64_t bucket = 0; bucket < kBuckets; ++bucket) {
-    histogram.limits.push_back(histogram.least + width * static_cast<double>(bucket + 1));
+    histogram.limits.push_back(histogram.min + width * static_cast<double>(bucket + 1));
     histogram.counts.push_back(counts[bucket].item<double>());
   }
   return histogram;

@@ -129,7 +129,7 @@ void add_rows(const std::vector<network::SizedLayer>& layers, const settings::Tr
         report::ModuleRow{sized.path, settings::name_of(sized.kind), sizes_of(sized.out),
                           sized.parameters, sized.multiply_adds, !sized.layers.empty()});
     for (const std::string& name : sized.parameter_names()) {
-      row.own.push_back(report::parameter_row(name, *next++, options));
+      row.tensors.push_back(report::parameter_row(name, *next++, options));
     }
     add_rows(sized.layers, options, next, rows);
     add_rows(sized.shortcut, options, next, rows);

@@ -39,7 +39,7 @@ struct ShownFigures {
 struct Column {
   const char* title;
   std::size_t width;
-  bool ShownFigures::*only_with = nullptr;
+  bool ShownFigures::*shown_if = nullptr;
 };
 
 constexpr std::array kColumns{Column{"epoch", 7},
@@ -61,10 +61,10 @@ std::string rate_text(double samples_per_second) {
 
 /// Returns the time as "1:05" or "2:01:05", rounded to seconds.
 std::string clock_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(std::llround(std::clamp(seconds, 0.0, 1e9)));
-  const std::string rest = fmt::format("{:02}", whole % 60);
-  if (whole < 3600) return fmt::format("{}:{}", whole / 60, rest);
-  return fmt::format("{}:{:02}:{}", whole / 3600, whole / 60 % 60, rest);
+  const auto total = static_cast<std::int64_t>(std::llround(std::clamp(seconds, 0.0, 1e9)));
+  const std::string rest = fmt::format("{:02}", total % 60);
+  if (total < 3600) return fmt::format("{}:{}", total / 60, rest);
+  return fmt::format("{}:{:02}:{}", total / 3600, total / 60 % 60, rest);
 }
 
 /// Returns a bar for the `columns` left on a line, or "" if there are too few.
@@ -161,13 +161,13 @@ class Console : public Sink {
   /// because some terminals wrap when a character is written there.
   std::string table_row(const Row& cells, bool is_best = false) const {
     const std::size_t width = columns();
-    std::size_t used = 0;
+    std::size_t total_width = 0;
     std::string row;
     for (std::size_t i = 0; i < cells.size(); ++i) {
       const Column& column = kColumns[i];
-      if (column.only_with != nullptr && !(figures_.*column.only_with)) continue;
-      used += column.width;
-      if (used >= width) break;
+      if (column.shown_if != nullptr && !(figures_.*column.shown_if)) continue;
+      total_width += column.width;
+      if (total_width >= width) break;
       const std::string cell = fmt::format("{:>{}}", cells[i], column.width);
       row += is_best && i == kAccuracyColumn ? coloured(setup_.style, kBestColour, cell) : cell;
     }
@@ -280,7 +280,7 @@ std::string batch(const Sizes& sizes) {
 std::string tensors_text(const ModuleRow& row) {
   std::string text;
   std::string last;
-  for (const ParameterRow& parameter : row.own) {
+  for (const ParameterRow& parameter : row.tensors) {
     const std::string training =
         parameter.frozen
             ? "frozen"
@@ -360,8 +360,8 @@ std::string class_sizes_text(const std::vector<std::int64_t>& sizes,
     const auto label = static_cast<std::size_t>(size - sizes.begin());
     return fmt::format("{} ({})", with_thousands(*size), class_text(class_names, label));
   };
-  const auto [least, most] = std::ranges::minmax_element(sizes);
-  return fmt::format(" of {} to {} training images", described(least), described(most));
+  const auto [smallest, largest] = std::ranges::minmax_element(sizes);
+  return fmt::format(" of {} to {} training images", described(smallest), described(largest));
 }
 
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup) {
@@ -390,7 +390,7 @@ Json to_json(const ModuleTable& table) {
   Json modules = Json::array();
   for (const ModuleRow& row : table.rows) {
     Json tensors = Json::array();
-    for (const ParameterRow& parameter : row.own) {
+    for (const ParameterRow& parameter : row.tensors) {
       Json& tensor = tensors.emplace_back();
       tensor["name"] = (row.name.empty() ? "" : row.name + ".") + parameter.name;
       tensor["frozen"] = parameter.frozen;

@@ -239,7 +239,7 @@ void AppendFile::append(std::string_view content) {
   bytes_ += static_cast<std::int64_t>(content.size());
 }
 
-OrderedJson RunIdentity::versions_of_build() {
+OrderedJson RunIdentity::build_versions() {
   const BuildInfo& build = build_info();
   return {{"mnist_train", build.version}, {"commit", build.commit}, {"compiler", build.compiler},
           {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
@@ -248,8 +248,8 @@ OrderedJson RunIdentity::versions_of_build() {
 bool are_unequal(const std::vector<std::int64_t>& class_sizes) {
   auto sizes = class_sizes | std::views::filter([](std::int64_t size) { return size > 0; });
   if (sizes.empty()) return false;
-  const auto [least, most] = std::ranges::minmax(sizes);
-  return 2 * most > 3 * least;
+  const auto [min, max] = std::ranges::minmax(sizes);
+  return 2 * max > 3 * min;
 }
 
 std::vector<std::int64_t> never_predicted(const ClassCounts& counts) {
@@ -290,8 +290,8 @@ const char* words_for(settings::BestBy best_by) {
   return best_by == settings::BestBy::kAccuracy ? "accuracy" : "balanced accuracy";
 }
 
-std::vector<Prediction> choose_mistakes(std::vector<Prediction> all, std::size_t most) {
-  most = std::min(most, all.size());
+std::vector<Prediction> choose_mistakes(std::vector<Prediction> all, std::size_t limit) {
+  limit = std::min(limit, all.size());
   std::ranges::sort(all, {}, [](const Prediction& mistake) {
     return std::pair(-mistake.confidence(), mistake.id);
   });
@@ -303,9 +303,9 @@ std::vector<Prediction> choose_mistakes(std::vector<Prediction> all, std::size_t
   for (auto& [kind, mistakes] : kinds) frequent_first.push_back(&mistakes);
   std::ranges::stable_sort(frequent_first, std::greater(), [](auto* kind) { return kind->size(); });
   std::vector<Prediction> chosen;
-  for (std::size_t round = 0; chosen.size() < most; ++round) {
+  for (std::size_t round = 0; chosen.size() < limit; ++round) {
     for (std::vector<Prediction>* kind : frequent_first) {
-      if (round >= kind->size() || chosen.size() == most) continue;
+      if (round >= kind->size() || chosen.size() == limit) continue;
       chosen.push_back(std::move((*kind)[round]));
     }
   }

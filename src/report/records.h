@@ -124,11 +124,11 @@ struct Prediction {
 /// Maximum number of mistakes kept per evaluation.
 inline constexpr std::size_t kMaxMistakes = 240;
 
-/// Chooses at most `most` mistakes so that rare kinds (pairs of true and predicted class) are
+/// Chooses at most `limit` mistakes so that rare kinds (pairs of true and predicted class) are
 /// represented: the most confident mistake of each kind, frequent kinds first, then the second of
 /// each kind, and so on.
 std::vector<Prediction> choose_mistakes(std::vector<Prediction> all,
-                                        std::size_t most = kMaxMistakes);
+                                        std::size_t limit = kMaxMistakes);
 
 /// Returns the image as a PNG, "data:image/png;base64,…".
 std::string png_uri(const imaging::Image& image);
@@ -139,8 +139,8 @@ std::string thumbnail_uri(const imaging::Image& image);
 
 /// A histogram in TensorBoard's form: `counts[i]` values are in (limits[i - 1], limits[i]].
 struct Histogram {
-  double least = 0;
-  double greatest = 0;
+  double min = 0;
+  double max = 0;
   double sum = 0;
   double sum_of_squares = 0;
   std::vector<double> limits;
@@ -202,7 +202,7 @@ struct RunIdentity {
   std::int64_t parameters = 0;                // of the model
   std::optional<std::int64_t> multiply_adds;  // for one image, if the layers are known
   std::int64_t restarts = 0;
-  OrderedJson versions = versions_of_build();
+  OrderedJson versions = build_versions();
   std::string config_hash;
   std::string data_hash;
 
@@ -211,7 +211,7 @@ struct RunIdentity {
                     restarts, versions, config_hash, data_hash)
 
  private:
-  static OrderedJson versions_of_build();
+  static OrderedJson build_versions();
 };
 
 /// The content of `summary.json`. `visit` calls `field` for the results so far.
@@ -447,7 +447,7 @@ struct ModuleRow {
   std::int64_t parameters = 0;
   std::optional<std::int64_t> multiply_adds;  // for one image, if known
   bool is_container = false;                  // its numbers are in its modules' rows
-  std::vector<ParameterRow> own{};            // its parameters, excluding inner modules
+  std::vector<ParameterRow> tensors{};        // its parameters, excluding inner modules
 };
 
 struct ModuleTable {

@@ -94,12 +94,12 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   // Checked first, because advice to resume would be wrong while the folder is in use.
   const UniqueFd lock(::open((*folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (lock.valid() && is_file_locked(lock.get())) refuse_in_use(*folder, lock.get());
-  const auto is_of_launch = [&] {
+  const auto same_launch = [&] {
     return launch_id.empty() ||
            (lock.valid() && content_of(lock.get()).ends_with("\n" + launch_id));
   };
   const bool continues =
-      resume == "auto" || belongs_to(resume, *folder) || (after_restart && is_of_launch());
+      resume == "auto" || belongs_to(resume, *folder) || (after_restart && same_launch());
   if (holds_run(*folder) && !continues) {
     refuse("{}: already contains a run; resume it with --resume auto, or choose another --output",
            folder->string());
@@ -108,7 +108,7 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
 }
 
 /// Returns whether a run writes this file, given relative to the run folder.
-bool is_own_file(const fs::path& folder, const fs::path& file) {
+bool is_run_file(const fs::path& folder, const fs::path& file) {
   const std::string first = *file.begin();
   if (first == files::kCheckpoints || first == files::kLogs) return true;
   for (const char* name : {files::kConfig, files::kMetrics, files::kSummary, files::kPredictions,
@@ -147,7 +147,7 @@ std::optional<fs::path> run_that_wrote(const fs::path& file) {
   for (fs::path folder = parent;; folder = folder.parent_path()) {
     const bool has_run =
         fs::exists(folder / files::kMetrics, error) || fs::exists(folder / files::kSummary, error);
-    if (has_run && is_own_file(folder, path.lexically_relative(folder))) return folder;
+    if (has_run && is_run_file(folder, path.lexically_relative(folder))) return folder;
     if (folder == folder.parent_path()) return std::nullopt;
   }
 }

@@ -124,8 +124,8 @@ class TensorboardLog : public Sink {
       pbf_writer value(summary, /*value*/ 1);
       value.add_string(/*tag*/ 1, tag);
       pbf_writer message(value, /*histogram*/ 5);
-      message.add_double(/*min*/ 1, histogram.least);
-      message.add_double(/*max*/ 2, histogram.greatest);
+      message.add_double(/*min*/ 1, histogram.min);
+      message.add_double(/*max*/ 2, histogram.max);
       message.add_double(/*num*/ 3,
                          std::accumulate(histogram.counts.begin(), histogram.counts.end(), 0.0));
       message.add_double(/*sum*/ 4, histogram.sum);

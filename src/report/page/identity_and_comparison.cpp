@@ -15,7 +15,7 @@ namespace {
 // Identity of a run.
 
 constexpr int kMaxDepth = 10;
-constexpr std::size_t kMaxOfValue = 160;  // bytes in a table; a list of layers can be long
+constexpr std::size_t kMaxValueBytes = 160;  // bytes in a table; a list of layers can be long
 
 using Values = std::map<std::string, std::string>;
 
@@ -93,9 +93,9 @@ std::string left_out_table(const RunFiles& run) {
   const nlohmann::json none;
   Table table{"Skipped files and samples", "settings", {"what", "number or reason"}};
   const auto add = [&table](const std::string& name, const nlohmann::json& value) {
-    table.add({escape_html(name), value.is_number()
-                                      ? count(value.get<double>())
-                                      : escape_html(shortened(config_text(value), kMaxOfValue))});
+    table.add({escape_html(name),
+               value.is_number() ? count(value.get<double>())
+                                 : escape_html(shortened(config_text(value), kMaxValueBytes))});
   };
   for (const auto& [name, value] : value_in(run.dataset, "left_out").items()) {
     if (!value.is_object()) add(name, value);
@@ -171,18 +171,18 @@ std::string percent_text(double fraction) { return percent(fraction); }
 /// comparable.
 template <typename Figure, typename Text>
 std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& figure_of,
-                                 const Text& text, bool most_is_best = true, bool compare = true) {
+                                 const Text& text, bool high_is_best = true, bool compare = true) {
   std::vector<double> figures;
   std::ranges::transform(runs, std::back_inserter(figures), figure_of);
-  double least = INFINITY;
-  double most = -INFINITY;
+  double min = INFINITY;
+  double max = -INFINITY;
   for (const double value : figures) {
-    least = std::fmin(least, value);
-    most = std::fmax(most, value);
+    min = std::fmin(min, value);
+    max = std::fmax(max, value);
   }
   std::vector<std::string> cells;
   for (const double value : figures) {
-    const bool is_best = compare && least < most && value == (most_is_best ? most : least);
+    const bool is_best = compare && min < max && value == (high_is_best ? max : min);
     cells.push_back(is_best ? "<span class=\"best\">★ " + text(value) + "</span>" : text(value));
   }
   return cells;
@@ -199,7 +199,7 @@ bool have_same_test(std::span<const RunFiles> runs) {
 }
 
 std::string results_table(std::span<const RunFiles> runs) {
-  const auto of_best_epoch = [](const RunFiles& run) {
+  const auto best_epoch_accuracy = [](const RunFiles& run) {
     const auto best = run.best_epoch();
     return best ? best->test_accuracy : NAN;
   };
@@ -208,7 +208,7 @@ std::string results_table(std::span<const RunFiles> runs) {
   };
   const bool comparable = have_same_test(runs);
   const auto accuracies = starred(runs, final_accuracy, percent_text, true, comparable);
-  const auto bests = starred(runs, of_best_epoch, percent_text, true, comparable);
+  const auto bests = starred(runs, best_epoch_accuracy, percent_text, true, comparable);
   const auto losses = starred(runs, last(&EpochRecord::test_loss), decimal, false, comparable);
   const auto speeds = starred(runs, last(&EpochRecord::samples_per_second), count);
   Table table{"Results",
@@ -285,15 +285,15 @@ Values values_of(const RunFiles& run) {
 std::string differences(std::span<const RunFiles> runs) {
   Table table{"Differences", "settings", {"key"}};
   Values all;
-  std::vector<Values> of_runs;
+  std::vector<Values> run_values;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     table.heads.push_back(keyed_name(runs, i));
-    const Values& values = of_runs.emplace_back(values_of(runs[i]));
+    const Values& values = run_values.emplace_back(values_of(runs[i]));
     all.insert(values.begin(), values.end());
   }
   for (const auto& [key, unused] : all) {
     std::vector<std::string> cells;
-    for (const Values& values : of_runs) {
+    for (const Values& values : run_values) {
       const auto found = values.find(key);
       cells.push_back(found == values.end() ? "–" : escape_html(found->second));
     }

@@ -13,13 +13,13 @@ namespace {
 enum SeriesColour { kTest, kTrain, kValidation, kBalanced, kRate, kTop5 };
 
 /// Plots a metric of single steps (faint), its moving average, and the test metric per epoch.
-std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecord::*of_step,
-                          double EpochRecord::*of_epoch) {
-  ChartSeries each = series_of(run.steps, "single steps", kTrain, of_step);
+std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecord::*step_metric,
+                          double EpochRecord::*epoch_metric) {
+  ChartSeries each = series_of(run.steps, "single steps", kTrain, step_metric);
   each.faint = true;
   ChartSeries mean{"training", kTrain,
                    smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
-  ChartSeries test = series_of(run.epochs, "test", kTest, of_epoch, &EpochRecord::step);
+  ChartSeries test = series_of(run.epochs, "test", kTest, epoch_metric, &EpochRecord::step);
   chart.series = {std::move(each), std::move(mean), std::move(test)};
   return line_chart(chart);
 }
@@ -105,8 +105,8 @@ struct Baseline {
 std::string answer(const RunFiles& run, const Baseline& baseline, bool predicts_all_classes) {
   constexpr double kMinGain = 0.05;  // as a fraction of the baseline's mistakes
   if (baseline.accuracy == 1) return "Not known";
-  const auto gain = [&run](double EpochRecord::*figure, double than) {
-    return (run.last(figure) - than) / (1 - than);
+  const auto gain = [&run](double EpochRecord::*figure, double reference) {
+    return (run.last(figure) - reference) / (1 - reference);
   };
   if (gain(&EpochRecord::test_accuracy, baseline.accuracy) < kMinGain) {
     const bool is_balanced_better =
@@ -213,17 +213,17 @@ constexpr std::array<const char*, kActivities> kActivityNames{
 constexpr double kShownSeconds = 0.005;
 
 std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
-  const double whole = total(seconds);
+  const double total_s = total(seconds);
   if (run.epochs.empty() && run.live) return "Not known yet: the first epoch is not finished.";
-  if (whole <= 0) return "Not recorded.";
+  if (total_s <= 0) return "Not recorded.";
   if (run.epochs.empty()) {
     return fmt::format("The run ended after {}, before its first epoch was finished.",
-                       duration(whole));
+                       duration(total_s));
   }
-  const auto most = std::max_element(seconds.begin(), seconds.end());
+  const auto longest = std::max_element(seconds.begin(), seconds.end());
   std::string text =
-      fmt::format("{}, {} of it for {}. ", duration(whole), percent(*most / whole, 0),
-                  kActivityNames.at(static_cast<std::size_t>(most - seconds.begin())));
+      fmt::format("{}, {} of it for {}. ", duration(total_s), percent(*longest / total_s, 0),
+                  kActivityNames.at(static_cast<std::size_t>(longest - seconds.begin())));
   const double startup = number_in(run.summary, "startup_seconds");
   if (startup > 0) {
     const bool restarted = number_in(run.summary, "restarts") > 0;
@@ -301,13 +301,13 @@ std::string time_bar(const ActivitySeconds& seconds, double full) {
 }
 
 std::string time_legend(const ActivitySeconds& seconds) {
-  const double whole = total(seconds);
+  const double total_s = total(seconds);
   std::string text;
   for (std::size_t a = 0; a < kActivities; ++a) {
     if (seconds[a] < kShownSeconds) continue;
     text += fmt::format(
         R"(<li><svg class="key square" viewBox="0 0 10 10" aria-hidden="true"><rect class="a{}" width="10" height="10"/></svg>{} <b>{}</b> <span class="soft">{}</span></li>)",
-        a, kActivityNames[a], percent(seconds[a] / whole, 1), duration(seconds[a]));
+        a, kActivityNames[a], percent(seconds[a] / total_s, 1), duration(seconds[a]));
   }
   return "<ul class=\"legend\">" + text + "</ul>";
 }

@@ -54,9 +54,9 @@ std::string in_percent(double fraction, int digits = 1) {
   return std::isfinite(fraction) ? fmt::format("{:.{}f}", 100 * fraction, digits) : "–";
 }
 
-/// Returns a cell of the matrix. `most` is the largest number of images in an off-diagonal cell.
+/// Returns a cell of the matrix. `max`: the largest number of images in an off-diagonal cell.
 std::string matrix_cell(const RunFiles& run, const PicturedKinds& kinds, const ConfusedPair& pair,
-                        std::int64_t row_images, std::int64_t most) {
+                        std::int64_t row_images, std::int64_t max) {
   const double fraction = fraction_of(pair.images, row_images);
   const bool is_right = pair.truth == pair.predicted;
   const std::string text =
@@ -71,7 +71,7 @@ std::string matrix_cell(const RunFiles& run, const PicturedKinds& kinds, const C
   }
   const auto shade = pair.images == 0
                          ? 0
-                         : std::max(1L, std::lround(9 * std::sqrt(fraction_of(pair.images, most))));
+                         : std::max(1L, std::lround(9 * std::sqrt(fraction_of(pair.images, max))));
   return fmt::format(R"(<td class="e{}" title="{}">{}</td>)", shade, title,
                      link_to_pictures(run, kinds, pair, text));
 }
@@ -80,7 +80,7 @@ std::string confusion_matrix(const RunFiles& run) {
   const ClassCounts& counts = run.counts;
   const PicturedKinds kinds = pictured_kinds(run);
   const std::vector<ConfusedPair> worst = most_confused(counts, 1);
-  const std::int64_t most = worst.empty() ? 1 : worst.front().images;
+  const std::int64_t max = worst.empty() ? 1 : worst.front().images;
   std::string head = "<td></td>";
   std::string rows;
   for (std::int64_t truth = 0; truth < counts.classes(); ++truth) {
@@ -88,7 +88,7 @@ std::string confusion_matrix(const RunFiles& run) {
     rows += "<tr><th scope=\"row\">" + class_label(run, truth) + "</th>";
     for (std::int64_t predicted = 0; predicted < counts.classes(); ++predicted) {
       rows += matrix_cell(run, kinds, {truth, predicted, counts.at(truth, predicted)},
-                          counts.of(truth).samples, most);
+                          counts.of(truth).samples, max);
     }
     rows += "</tr>\n";
   }
@@ -260,7 +260,7 @@ std::string escaped_class(const RunFiles& run, std::int64_t label) {
                                : name_or_number(run.class_names, static_cast<std::size_t>(label)));
 }
 
-std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t most) {
+std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t limit) {
   std::vector<ConfusedPair> pairs;
   for (std::int64_t i = 0; i < std::ssize(counts.confusion); ++i) {
     const ConfusedPair pair{i / counts.classes(), i % counts.classes(),
@@ -268,7 +268,7 @@ std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t m
     if (pair.truth != pair.predicted && pair.images > 0) pairs.push_back(pair);
   }
   std::ranges::stable_sort(pairs, std::greater(), &ConfusedPair::images);
-  if (pairs.size() > most) pairs.resize(most);
+  if (pairs.size() > limit) pairs.resize(limit);
   return pairs;
 }
 

@@ -221,7 +221,7 @@ Prediction mistake_of(const nlohmann::json& json, const std::string& where) {
 }
 
 /// Returns the content of a file, or "" if it does not exist.
-std::string read_if_there(const fs::path& path) {
+std::string read_if_exists(const fs::path& path) {
   return path_exists(path) ? read_file(path, kMaxFile, ExitCode::kData) : "";
 }
 
@@ -236,7 +236,7 @@ nlohmann::json parse_file(const fs::path& path, const std::string& text) {
 /// other lines unless `lenient`.
 template <typename Take>
 void for_each_line(const fs::path& path, bool lenient, const Take& take) {
-  const std::string text = read_if_there(path);
+  const std::string text = read_if_exists(path);
   std::size_t begin = 0;
   std::int64_t line = 0;
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
@@ -325,24 +325,24 @@ settings::BestBy RunFiles::best_by() const {
 
 std::string RunFiles::status() const {
   if (live) return "running";
-  const std::string said = text_in(summary, "status");
-  return said.empty() || said == "running" ? "interrupted" : said;
+  const std::string recorded = text_in(summary, "status");
+  return recorded.empty() || recorded == "running" ? "interrupted" : recorded;
 }
 
 RunFiles read_run(const fs::path& folder) {
   if (!holds_run(folder)) throw Error(ExitCode::kConfig, folder.string() + ": contains no run");
   RunFiles run;
   run.folder = folder;
-  const fs::path whole = fs::absolute(folder).lexically_normal();
-  const fs::path path = whole.has_filename() ? whole : whole.parent_path();
+  const fs::path absolute = fs::absolute(folder).lexically_normal();
+  const fs::path path = absolute.has_filename() ? absolute : absolute.parent_path();
   run.name = (path.parent_path().filename() / path.filename()).string();
   const UniqueFd lock(
       ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   run.live = lock.valid() && is_file_locked(lock.get());  // held as long as the run lasts
   const auto object_in = [&folder](const char* file) {
-    return parse_file(folder / file, read_if_there(folder / file));
+    return parse_file(folder / file, read_if_exists(folder / file));
   };
-  run.config_text = read_if_there(folder / files::kConfig);
+  run.config_text = read_if_exists(folder / files::kConfig);
   run.config = parse_file(folder / files::kConfig, run.config_text);
   run.summary = object_in(files::kSummary);
   run.dataset = object_in(files::kDataset);

@@ -11,28 +11,28 @@
   }
 
   // Wrong predictions are shown a few at a time, filtered by true class, prediction or cell of the matrix.
-  const wall = document.getElementById("wrong-images"), place = document.getElementById("filters");
-  if (wall && place) {
+  const wall = document.getElementById("wrong-images"), filters = document.getElementById("filters");
+  if (wall && filters) {
     const more = document.getElementById("more-wrong"), page = wall.children.length;
     if (more) { wall.append(...more.querySelectorAll("li")); more.remove(); }
     const pictures = [...wall.children], cells = [...document.querySelectorAll("a[data-truth]")];
     const chosen = {truth: "", guess: ""}, selects = {}, labels = {truth: "true class ", guess: "prediction "};
-    const said = make("span", {className: "soft"}), all = make("button", {type: "button", textContent: "Show all kinds"});
+    const status = make("span", {className: "soft"}), all = make("button", {type: "button", textContent: "Show all kinds"});
     const next = make("button", {type: "button"});
-    said.setAttribute("role", "status");
-    let most = page;
+    status.setAttribute("role", "status");
+    let limit = page;
     const apply = () => {
       const fits = pictures.filter(picture => Object.keys(chosen).every(key => !chosen[key] || picture.dataset[key] === chosen[key]));
       for (const picture of pictures) picture.hidden = true;
-      for (const picture of fits.slice(0, most)) picture.hidden = false;
+      for (const picture of fits.slice(0, limit)) picture.hidden = false;
       for (const cell of cells) cell.classList.toggle("chosen", cell.dataset.truth === chosen.truth && cell.dataset.guess === chosen.guess);
       for (const key in selects) { selects[key].value = chosen[key]; keep(key + location.pathname, chosen[key]); }
-      said.textContent = fits.length ? Math.min(most, fits.length) + " of " + fits.length + " images" : "no images";
+      status.textContent = fits.length ? Math.min(limit, fits.length) + " of " + fits.length + " images" : "no images";
       all.hidden = !chosen.truth && !chosen.guess;
-      next.hidden = fits.length <= most;
-      next.textContent = "Show " + Math.min(page, fits.length - most) + " more";
+      next.hidden = fits.length <= limit;
+      next.textContent = "Show " + Math.min(page, fits.length - limit) + " more";
     };
-    const choose = (truth, guess) => { Object.assign(chosen, {truth, guess}); most = page; apply(); };
+    const choose = (truth, guess) => { Object.assign(chosen, {truth, guess}); limit = page; apply(); };
     Object.keys(chosen).forEach((key, i) => {
       const names = new Map(pictures.map(picture => [picture.dataset[key], picture.querySelectorAll("b")[i].textContent]));
       const select = selects[key] = make("select"), label = make("label");
@@ -41,7 +41,7 @@
       if (names.has(kept)) chosen[key] = kept;
       select.addEventListener("change", () => choose(selects.truth.value, selects.guess.value));
       label.append(labels[key], select);
-      place.append(label);
+      filters.append(label);
     });
     for (const cell of cells) cell.addEventListener("click", event => {
       event.preventDefault();
@@ -51,8 +51,8 @@
       wall.scrollIntoView({block: "nearest"});
     });
     all.addEventListener("click", () => choose("", ""));
-    next.addEventListener("click", () => { most += page; apply(); });
-    place.append(said, all);
+    next.addEventListener("click", () => { limit += page; apply(); });
+    filters.append(status, all);
     wall.after(next);
     apply();
   }
@@ -85,27 +85,27 @@
     };
     const show = stop => {
       now = Math.max(0, Math.min(stops.length - 1, stop));
-      const [x, left] = stops[now], said = [svg.dataset.unit + " " + x];
+      const [x, left] = stops[now], texts = [svg.dataset.unit + " " + x];
       cursor.setAttribute("visibility", "visible");
       cursor.setAttribute("d", "M" + left + " 10V172");
       lines.forEach((line, i) => {
         let near = 0;
         line.xs.forEach((other, k) => { if (Math.abs(other - x) < Math.abs(line.xs[near] - x)) near = k; });
         cells[i].textContent = write[svg.dataset.format](line.ys[near]);
-        said.push(cells[i].parentElement.textContent.trim());
+        texts.push(cells[i].parentElement.textContent.trim());
         points[i].setAttribute("visibility", "visible");
         points[i].setAttribute("cx", line.places[near][0]);
         points[i].setAttribute("cy", line.places[near][1]);
       });
-      at.textContent = said[0];
+      at.textContent = texts[0];
       svg.setAttribute("aria-valuenow", now);
-      svg.setAttribute("aria-valuetext", said.join(", "));
+      svg.setAttribute("aria-valuetext", texts.join(", "));
     };
     const point = event => {
       const box = svg.getBoundingClientRect(), x = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
       show(stops.reduce((best, stop, i) => Math.abs(stop[1] - x) < Math.abs(stops[best][1] - x) ? i : best, 0));
     };
-    const ways = {ArrowLeft: () => now - 1, ArrowDown: () => now - 1, ArrowRight: () => now + 1, ArrowUp: () => now + 1,
+    const moves = {ArrowLeft: () => now - 1, ArrowDown: () => now - 1, ArrowRight: () => now + 1, ArrowUp: () => now + 1,
       PageDown: () => now - 10, PageUp: () => now + 10, Home: () => 0, End: () => stops.length - 1};
     for (const [name, value] of Object.entries({role: "slider", tabindex: 0, "aria-valuemin": 0, "aria-valuemax": stops.length - 1})) svg.setAttribute(name, value);
     show(now);
@@ -117,9 +117,9 @@
     svg.addEventListener("blur", hide);
     svg.addEventListener("keydown", event => {
       if (event.key === "Escape") hide();
-      if (!(event.key in ways) || event.altKey || event.ctrlKey || event.metaKey) return;
+      if (!(event.key in moves) || event.altKey || event.ctrlKey || event.metaKey) return;
       event.preventDefault();
-      show(ways[event.key]());
+      show(moves[event.key]());
     });
   }
 

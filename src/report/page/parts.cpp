@@ -27,16 +27,16 @@ std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
   const std::size_t inner = points.size() - 2;
   std::vector<ChartPoint> result{points.front()};
   for (std::size_t bucket = 0; bucket < kBuckets; ++bucket) {
-    std::size_t least = 1 + bucket * inner / kBuckets;
-    std::size_t most = least;
+    std::size_t lowest = 1 + bucket * inner / kBuckets;
+    std::size_t highest = lowest;
     const std::size_t end = 1 + (bucket + 1) * inner / kBuckets;
-    for (std::size_t i = least + 1; i < end; ++i) {
+    for (std::size_t i = lowest + 1; i < end; ++i) {
       if (!is_finite(points[i])) continue;
-      if (!is_finite(points[least]) || points[i].y < points[least].y) least = i;
-      if (!is_finite(points[most]) || points[i].y > points[most].y) most = i;
+      if (!is_finite(points[lowest]) || points[i].y < points[lowest].y) lowest = i;
+      if (!is_finite(points[highest]) || points[i].y > points[highest].y) highest = i;
     }
-    result.push_back(points[std::min(least, most)]);
-    if (least != most) result.push_back(points[std::max(least, most)]);
+    result.push_back(points[std::min(lowest, highest)]);
+    if (lowest != highest) result.push_back(points[std::max(lowest, highest)]);
   }
   result.push_back(points.back());
   return result;
@@ -219,7 +219,7 @@ class LineDrawing {
 };
 
 /// Returns whether two points differ in x.
-bool has_a_line(const LineChart& chart) {
+bool has_line(const LineChart& chart) {
   double first = NAN;
   for (const ChartSeries& series : chart.series) {
     for (const ChartPoint& point : series.points) {
@@ -255,9 +255,9 @@ std::string percent(double fraction, int digits) {
 std::string duration(double seconds) {
   if (!std::isfinite(seconds)) return kNotFinite;
   if (seconds < 119.5) return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : 1);
-  const std::int64_t whole = std::llround(seconds);
-  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
-  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+  const std::int64_t rounded = std::llround(seconds);
+  if (rounded < 3600) return fmt::format("{} min {} s", rounded / 60, rounded % 60);
+  return fmt::format("{} h {} min", rounded / 3600, rounded % 3600 / 60);
 }
 
 std::string decimal(double value) {
@@ -310,7 +310,7 @@ std::string Table::html() const {
 }
 
 std::string line_chart(const LineChart& chart) {
-  if (!has_a_line(chart)) return "";
+  if (!has_line(chart)) return "";
   std::string legend;
   double last_x = NAN;
   for (const ChartSeries& series : chart.series) {

@@ -207,8 +207,8 @@ struct ConfusedPair {
   std::int64_t images = 0;
 };
 
-/// Returns at most `most` pairs, most frequent first; none if there is no confusion matrix.
-std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t most);
+/// Returns at most `limit` pairs, most frequent first; none if there is no confusion matrix.
+std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t limit);
 
 /// Returns true if the page shows balanced accuracy, that is, if the class sizes of the test set
 /// are unequal.
