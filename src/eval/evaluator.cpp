@@ -40,12 +40,12 @@ data::Range overlap(data::Range one, data::Range other) {
   return {std::max(one.begin, other.begin), std::min(one.end, other.end)};
 }
 
-/// Returns the parts of `ranges` within `whole`, relative to its beginning.
-std::vector<data::Range> within(const std::vector<data::Range>& ranges, data::Range whole) {
+/// Returns the parts of `ranges` within `outer`, relative to its beginning.
+std::vector<data::Range> within(const std::vector<data::Range>& ranges, data::Range outer) {
   std::vector<data::Range> parts;
   for (const data::Range& range : ranges) {
-    const data::Range part = overlap(range, whole);
-    if (part.size() > 0) parts.push_back({part.begin - whole.begin, part.end - whole.begin});
+    const data::Range part = overlap(range, outer);
+    if (part.size() > 0) parts.push_back({part.begin - outer.begin, part.end - outer.begin});
   }
   return parts;
 }
@@ -76,10 +76,10 @@ class EvaluationSums {
     for (const data::Range& wanted : request.predictions) requested += wanted.size();
     const std::int64_t size = 2 * shards + 2 * images.count + columns * requested;
     sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
-    std::int64_t taken = 0;
+    std::int64_t offset = 0;
     const auto take = [&](std::int64_t rows, std::int64_t row_size) {
-      taken += rows * row_size;
-      return sums_.narrow(0, taken - rows * row_size, rows * row_size).view({rows, row_size});
+      offset += rows * row_size;
+      return sums_.narrow(0, offset - rows * row_size, rows * row_size).view({rows, row_size});
     };
     shard_sums_ = take(shards, 2);
     guesses_ = take(images.count, 2);
@@ -94,7 +94,7 @@ class EvaluationSums {
     const at::Tensor scores = logits.to(at::kFloat);
     const at::Tensor loss = at::cross_entropy_loss(scores, labels, {}, at::Reduction::Sum);
     shard_sums_[shard][0].add_(loss);
-    if (classes_ > kTopClasses) shard_sums_[shard][1].add_(in_top(logits, labels));
+    if (classes_ > kTopClasses) shard_sums_[shard][1].add_(count_in_top(logits, labels));
     const at::Tensor rows = guesses_.narrow(0, range.begin, range.size());
     rows.select(1, 0).copy_(at::argmax(logits, 1));
     rows.select(1, 1).copy_(at::amax(at::softmax(scores, 1), 1));
@@ -133,12 +133,12 @@ class EvaluationSums {
  private:
   /// Returns the number of samples whose label is among the five largest logits. Ties go to the
   /// lower class, as in argmax. Samples whose label's logit is NaN do not count.
-  at::Tensor in_top(const at::Tensor& logits, const at::Tensor& labels) const {
+  at::Tensor count_in_top(const at::Tensor& logits, const at::Tensor& labels) const {
     const at::Tensor column = labels.unsqueeze(1);
-    const at::Tensor own = logits.gather(1, column);
-    const at::Tensor not_before =
-        at::where(class_numbers_.lt(column), logits.lt(own), logits.le(own));
-    return not_before.sum(1).gt(classes_ - kTopClasses).sum();
+    const at::Tensor label_logits = logits.gather(1, column);
+    const at::Tensor ranks_lower =
+        at::where(class_numbers_.lt(column), logits.lt(label_logits), logits.le(label_logits));
+    return ranks_lower.sum(1).gt(classes_ - kTopClasses).sum();
   }
 
   /// Adds the per-class counts, the accuracies and the wrong predictions. `guess`: the first row of
@@ -186,13 +186,13 @@ class EvaluationSums {
       const std::int64_t count = part.size();
       if (count > 0) {
         const at::Tensor rows = scores_.narrow(0, row + part.begin - wanted.begin, count);
-        const at::Tensor of_part = logits.narrow(0, part.begin - range.begin, count);
-        const at::Tensor scores = at::softmax(of_part.to(at::kDouble), 1);
+        const at::Tensor part_logits = logits.narrow(0, part.begin - range.begin, count);
+        const at::Tensor scores = at::softmax(part_logits.to(at::kDouble), 1);
         if (has_all_scores_) {
           rows.copy_(scores);
         } else {
-          const auto [greatest, labels] = at::topk(scores, kTopClasses, 1);
-          rows.narrow(1, 0, kTopClasses).copy_(greatest);
+          const auto [top_scores, labels] = at::topk(scores, kTopClasses, 1);
+          rows.narrow(1, 0, kTopClasses).copy_(top_scores);
           rows.narrow(1, kTopClasses, kTopClasses).copy_(labels);
         }
       }
@@ -216,13 +216,13 @@ class EvaluationSums {
 /// largest change observed with bf16), and by more than one, so that their losses are small.
 /// Samples with NaN logits are false.
 at::Tensor clearly_right(const at::Tensor& logits, const at::Tensor& labels) {
-  constexpr double kPart = 0.125;
-  constexpr double kMin = 1;
+  constexpr double kMargin = 0.125;
+  constexpr double kMinMargin = 1;
   const at::Tensor column = labels.unsqueeze(1);
-  const at::Tensor of_label = logits.gather(1, column).squeeze(1);
-  const at::Tensor of_others =
+  const at::Tensor label_logits = logits.gather(1, column).squeeze(1);
+  const at::Tensor max_others =
       logits.scatter(1, column, -std::numeric_limits<double>::infinity()).amax(1);
-  return of_label.sub(of_others).gt(logits.abs().amax(1).mul_(kPart).clamp_min_(kMin));
+  return label_logits.sub(max_others).gt(logits.abs().amax(1).mul_(kMargin).clamp_min_(kMinMargin));
 }
 
 /// Adds `more` rows to `rows`, which may be undefined.
@@ -235,25 +235,25 @@ void append(at::Tensor& rows, const at::Tensor& more) {
 void CascadedLogits::add(const at::Tensor& images, const at::Tensor& labels,
                          const std::vector<data::Range>& wanted) {
   const at::Tensor logits = bf16_copy_.forward(images.to(at::kBFloat16)).to(at::kFloat);
-  at::Tensor again = clearly_right(logits, labels).logical_not_();
-  for (const data::Range& range : wanted) again.narrow(0, range.begin, range.size()).fill_(true);
-  const at::Tensor rows = again.nonzero().squeeze(1);
+  at::Tensor redo = clearly_right(logits, labels).logical_not_();
+  for (const data::Range& range : wanted) redo.narrow(0, range.begin, range.size()).fill_(true);
+  const at::Tensor rows = redo.nonzero().squeeze(1);
   append(images_, images.index_select(0, rows));
   append(numbers_, rows + size());
   append(logits_, logits);
   append(labels_, labels.clone());  // the source reuses its batch
-  while (images_.size(0) >= batch_size_) compute_again(batch_size_);
+  while (images_.size(0) >= batch_size_) recompute(batch_size_);
 }
 
 CascadedLogits::Result CascadedLogits::take() {
-  if (images_.size(0) > 0) compute_again(images_.size(0));
+  if (images_.size(0) > 0) recompute(images_.size(0));
   Result result{logits_, labels_};
   logits_ = labels_ = images_ = numbers_ = at::Tensor();
   return result;
 }
 
 /// Recomputes the first `count` pending samples with the model.
-void CascadedLogits::compute_again(std::int64_t count) {
+void CascadedLogits::recompute(std::int64_t count) {
   const auto take_first = [count](at::Tensor& rows) {
     at::Tensor first = rows.narrow(0, 0, count);
     rows = rows.narrow(0, count, rows.size(0) - count);
@@ -270,13 +270,13 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
   model.eval();
   const int ranks = communicator.world_size();
   const std::int64_t shards = request.shards > 0 ? request.shards : ranks;
-  const data::Range own = data::shard({0, shards}, communicator.rank(), ranks);
+  const data::Range local_shards = data::shard({0, shards}, communicator.rank(), ranks);
   EvaluationSums sums(images.images(), request, shards, device);
   const std::int64_t cascaded_samples =
       std::min(kCascadedSamples, kCascadedLogits / images.images().classes);
   std::vector<data::Range> ranges;
   std::vector<std::int64_t> shard_of_range;
-  for (std::int64_t number = own.begin; number < own.end; ++number) {
+  for (std::int64_t number = local_shards.begin; number < local_shards.end; ++number) {
     const data::Range shard = data::shard({0, images.count()}, number, shards);
     for (std::int64_t begin = shard.begin; begin < shard.end; begin += batch_size) {
       ranges.push_back({begin, std::min(begin + batch_size, shard.end)});

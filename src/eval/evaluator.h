@@ -51,7 +51,7 @@ class CascadedLogits {
   Result take();
 
  private:
-  void compute_again(std::int64_t count);
+  void recompute(std::int64_t count);
 
   models::Model& model_;
   models::Model& bf16_copy_;
