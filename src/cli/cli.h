@@ -121,7 +121,7 @@ void check_output_file(const fs::path& path);
 // Running a command.
 
 /// Returns the name of the command's first config, which also names the folder of its runs.
-std::string name_of_config(const CommandLine& line);
+std::string config_name(const CommandLine& line);
 
 /// Runs a command in workers. Under another launcher this process becomes one of them; otherwise it
 /// starts and supervises this machine's ranks, and restarts a training run that lost a process up

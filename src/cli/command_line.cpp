@@ -312,8 +312,8 @@ constexpr const char* kHowToSetKeys =
 /// Refuses the arguments of the chosen command, if there is one.
 [[noreturn]] void refuse_arguments(const CLI::App& app, const std::string& reason) {
   std::string command = "mnist-train";
-  const auto chosen = app.get_subcommands();
-  if (!chosen.empty()) command += ' ' + chosen.front()->get_name();
+  const auto subcommands = app.get_subcommands();
+  if (!subcommands.empty()) command += ' ' + subcommands.front()->get_name();
   refuse("{}: {}\nTry `{} --help`.", command, reason, command);
 }
 
@@ -341,19 +341,19 @@ void take_command(const CLI::App& app, CommandLine& line) {
 /// Rejects the first unknown flag, because it may have caused the other errors. Suggests a similar
 /// flag, or how to set a config key.
 void refuse_unknown_flag(const CLI::App& app, const std::vector<std::string>& arguments) {
-  const auto chosen = app.get_subcommands();
-  if (chosen.empty()) return;
+  const auto subcommands = app.get_subcommands();
+  if (subcommands.empty()) return;
   std::vector<std::string> known;
-  for (const CLI::Option* option : chosen.front()->get_options()) {
+  for (const CLI::Option* option : subcommands.front()->get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back(name);
   }
   for (const std::string& argument : arguments) {
     if (argument == "--") return;
     const std::string name = argument.substr(0, argument.find('='));
     if (!name.starts_with("--") || is_among(name.substr(2), known)) continue;
-    const auto meant = strict_json::closest_name(name.substr(2), known);
+    const auto suggestion = strict_json::closest_name(name.substr(2), known);
     refuse_arguments(app, "unknown flag " + name +
-                              (meant                    ? "; did you mean --" + *meant + "?"
+                              (suggestion               ? "; did you mean --" + *suggestion + "?"
                                : is_among("set", known) ? kHowToSetKeys
                                                         : ""));
   }
@@ -378,9 +378,9 @@ void complete_command(std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   for (const CommandEntry& entry : kCommands) names.emplace_back(entry.name);
   if (is_among(arguments.front(), names)) return;
-  const auto meant = strict_json::closest_name(arguments.front(), names);
+  const auto suggestion = strict_json::closest_name(arguments.front(), names);
   refuse("mnist-train: unknown command \"{}\"; {}\nTry `mnist-train --help`.", arguments.front(),
-         meant ? "did you mean " + *meant + "?" : "use --config FILE for a config");
+         suggestion ? "did you mean " + *suggestion + "?" : "use --config FILE for a config");
 }
 
 /// Expands a leading ~ in all paths, which shells do not expand after `=` and `:`.

@@ -31,16 +31,16 @@ fs::path shipped_folder() {
   return {};
 }
 
-std::shared_ptr<const Source> source_of(std::string name, std::string text,
-                                        fs::path folder = fs::current_path(),
-                                        bool is_in_name = false) {
+std::shared_ptr<const Source> make_source(std::string name, std::string text,
+                                          fs::path folder = fs::current_path(),
+                                          bool is_in_name = false) {
   return std::make_shared<const Source>(
       Source{std::move(name), std::move(text), std::move(folder), is_in_name});
 }
 
-std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std::string& text) {
+std::shared_ptr<const Source> flag_source(const std::string& flag, const std::string& text) {
   const std::string shown = strict_json::shorten(text);
-  return source_of(flag + ' ' + shown, text, fs::current_path(), /*is_in_name=*/shown == text);
+  return make_source(flag + ' ' + shown, text, fs::current_path(), /*is_in_name=*/shown == text);
 }
 
 /// Parses the text from `begin` on as JSON if it is valid JSON, otherwise as a string.
@@ -62,7 +62,7 @@ Node wrap(const std::string& key, std::size_t offset, Node value) {
 /// Returns the layer of one --set, or nothing if the text is not KEY.PATH=VALUE.
 std::optional<Node> set_layer(const std::string& text, Problems& problems) {
   const std::size_t equals = text.find('=');
-  const auto source = source_of_flag("--set", text);
+  const auto source = flag_source("--set", text);
   const auto refuse = [&] {
     problems.push_back(
         {source, 0, "",
@@ -93,10 +93,10 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
                                  Problems& problems) {
   constexpr const char* kVariable = "MNIST_TRAIN_SET";
   if (const char* text = std::getenv(kVariable); text != nullptr && *text != '\0') {
-    documents.push_back(source_of(kVariable, text));
+    documents.push_back(make_source(kVariable, text));
   }
   bool all_readable = true;
-  std::vector<Node> layers{node_at(source_of("the defaults", ""), 0)};
+  std::vector<Node> layers{node_at(make_source("the defaults", ""), 0)};
   const auto add = [&](Node layer) {
     settings::check_layer(layer, problems);
     layers.push_back(std::move(layer));
@@ -107,10 +107,10 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
     if (node) add(std::move(*node));
   }
   if (line.output && (line.command == Command::kTrain || line.command == Command::kDoctor)) {
-    add(wrap("output", 0, node_at(source_of_flag("--output", *line.output), 0, *line.output)));
+    add(wrap("output", 0, node_at(flag_source("--output", *line.output), 0, *line.output)));
   }
   if (line.processes_per_node) {
-    const auto source = source_of_flag("--nproc-per-node", *line.processes_per_node);
+    const auto source = flag_source("--nproc-per-node", *line.processes_per_node);
     add(wrap("launch", 0, wrap("processes_per_node", 0, value_node(source, 0, problems))));
   }
   for (const std::string& text : line.sets) {
@@ -128,18 +128,19 @@ nlohmann::json parse_header(std::span<const std::uint8_t> file) {
 }
 
 /// Returns the config in a checkpoint or, for other weight files, the config.json next to it.
-std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
+std::shared_ptr<const Source> checkpoint_config(const fs::path& path) {
   check_readable("--checkpoint ", path);
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const nlohmann::json header = parse_header(file.bytes());
   try {
     const auto& state = header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
     const std::string config = nlohmann::json::parse(state).at("config").dump();
-    return source_of(path.string(), config, fs::absolute(path).parent_path(), /*is_in_name=*/true);
+    return make_source(path.string(), config, fs::absolute(path).parent_path(),
+                       /*is_in_name=*/true);
   } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
-  const auto beside = path.parent_path() / settings::run_files::kConfig;
-  if (path_exists(beside)) return strict_json::load_source(beside.string());
+  const auto sibling = path.parent_path() / settings::run_files::kConfig;
+  if (path_exists(sibling)) return strict_json::load_source(sibling.string());
   if (!header.is_object() && !is_zip_file(file.bytes()) && !is_legacy_torch_file(file.bytes())) {
     throw Error(ExitCode::kCheckpoint, path.string() +
                                            ": is not a checkpoint, a safetensors file or a "
@@ -156,9 +157,9 @@ void check_held_out(const CommandLine& line, const settings::DataOptions& data) 
   const bool tests = line.command == Command::kEvaluate || line.predicts_test;
   if (!tests || !line.checkpoint_file || data.test_fraction == 0) return;
   if (data::find_dataset_record(*line.checkpoint_file).empty()) return;
-  settings::DataOptions own;
+  settings::DataOptions run_data;
   try {
-    own = settings::parse_run_config(*config_of_checkpoint(*line.checkpoint_file)).data;
+    run_data = settings::parse_run_config(*checkpoint_config(*line.checkpoint_file)).data;
   } catch (const Error&) {  // without a config, or with that of another version
     return;
   }
@@ -169,8 +170,8 @@ void check_held_out(const CommandLine& line, const settings::DataOptions& data) 
         "dataset.json; remove this key, or set data.test to a folder or file",
         key, given, recorded);
   };
-  compare("test", data.test_fraction, own.test_fraction);
-  compare("holdout_seed", data.holdout_seed, own.holdout_seed);
+  compare("test", data.test_fraction, run_data.test_fraction);
+  compare("holdout_seed", data.holdout_seed, run_data.holdout_seed);
 }
 
 /// Reads a config. The paths in a shipped config given by name are relative to ./configs, because
@@ -179,7 +180,7 @@ std::shared_ptr<const Source> load_config(const std::string& name) {
   const std::string path = find_config(name);
   std::shared_ptr<const Source> source = strict_json::load_source(path);
   if (path == name) return source;
-  return source_of(source->name, source->text, fs::current_path() / "configs");
+  return make_source(source->name, source->text, fs::current_path() / "configs");
 }
 
 using Locators = std::map<const strict_json::Source*, strict_json::TextLocator>;
@@ -249,7 +250,7 @@ std::string network_errors(const CommandLine& line, const LayeredConfig& layered
 }
 
 /// Returns the file to use for a run folder, or for its checkpoint folder.
-fs::path file_of_run(const fs::path& folder, bool to_resume) {
+fs::path find_run_file(const fs::path& folder, bool to_resume) {
   const fs::path inside = folder / settings::run_files::kCheckpoints;
   const fs::path& checkpoints = path_exists(inside) ? inside : folder;
   fs::path file = checkpoints / kBestCheckpoint;
@@ -279,9 +280,9 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
 std::optional<std::string> damage_of(const fs::path& path, std::span<const std::uint8_t> bytes) {
   const nlohmann::json header = parse_header(bytes);
   if (!header.is_object()) {
-    const bool is_other =
+    const bool is_other_format =
         is_zip_file(bytes) || is_legacy_torch_file(bytes) || is_text(text_of(bytes));
-    if (path.extension() != ".safetensors" || is_other) return std::nullopt;
+    if (path.extension() != ".safetensors" || is_other_format) return std::nullopt;
     return "its header cannot be read";
   }
   if (!header.contains(kSealName) || matches_seal(bytes)) return std::nullopt;
@@ -292,7 +293,7 @@ std::optional<std::string> damage_of(const fs::path& path, std::span<const std::
 /// or a config is read from them. `origin`: as for `check_readable`.
 void find_file(const std::string& origin, std::string& path, bool to_resume) try {
   std::error_code ignored;
-  if (is_folder(path)) path = file_of_run(path, to_resume).string();
+  if (is_folder(path)) path = find_run_file(path, to_resume).string();
   if (!fs::is_regular_file(path, ignored)) return;  // reported when it is read
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const auto damage = damage_of(path, file.bytes());
@@ -325,9 +326,9 @@ std::string find_config(const std::string& name) {
   const bool is_shipped = std::ranges::binary_search(shipped, stem);
   if (is_shipped && !path.has_parent_path()) return shipped_folder() / (stem + ".json");
   if (shipped.empty() || exists) return name;  // the reader reports the error
-  const auto meant = strict_json::closest_name(stem, shipped);
+  const auto guess = strict_json::closest_name(stem, shipped);
   refuse("{}: no such file; configs that come with mnist-train: {} (--config {})",
-         on_one_line(name), fmt::join(shipped, ", "), is_shipped ? stem : meant.value_or("mnist"));
+         on_one_line(name), fmt::join(shipped, ", "), is_shipped ? stem : guess.value_or("mnist"));
 }
 
 ConfigFiles config_files(const CommandLine& line) {
@@ -336,7 +337,7 @@ ConfigFiles config_files(const CommandLine& line) {
   const bool reads_checkpoint = line.command == Command::kEvaluate ||
                                 line.command == Command::kPredict || line.exports_network();
   if (files.empty() && reads_checkpoint) {
-    files.push_back(config_of_checkpoint(line.checkpoint_file.value_or("")));
+    files.push_back(checkpoint_config(line.checkpoint_file.value_or("")));
   }
   return files;
 }

@@ -98,8 +98,8 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   try {
     if (identity.rank == 0) check_named_files(line, config);
     if (identity.rank == 0 && job.command == Command::kTrain) {
-      report::RunFolder folder = report::prepare_run_folder(
-          config, name_of_config(line), job.resume, job.after_restart, identity.launch);
+      report::RunFolder folder = report::prepare_run_folder(config, config_name(line), job.resume,
+                                                            job.after_restart, identity.launch);
       job.run_folder = folder.path;
       job.made_folders = folder.made;
       lock = std::move(folder.lock);
@@ -127,8 +127,7 @@ void check_interface() {
 
 /// Returns whether this process, which another launcher started, starts its own processes as the
 /// config requires: only if Slurm or MPI started it as the only process.
-bool starts_own_processes(const launch::WorkerIdentity& identity,
-                          const settings::LaunchOptions& options) {
+bool spawns_ranks(const launch::WorkerIdentity& identity, const settings::LaunchOptions& options) {
   std::optional<std::int64_t> configured = options.processes_per_node;
   if (!options.devices.empty()) configured = static_cast<std::int64_t>(options.devices.size());
   if (!configured || *configured == identity.local_world_size) return false;
@@ -366,13 +365,13 @@ void report_stop(const LaunchState& state, const launch::AttemptResult& result) 
     remove_leftovers(state.folder->path / report::files::kCheckpoints);
     std::cerr << " a second time: progress after the newest checkpoint was lost";
   }
-  const bool stays = state.folder && fs::exists(state.folder->path);
+  const bool folder_exists = state.folder && fs::exists(state.folder->path);
   std::cerr << "\n"
-            << (stays ? launch::recovery_advice(state.folder->path, state.job.program) : "")
+            << (folder_exists ? launch::recovery_advice(state.folder->path, state.job.program) : "")
             << std::flush;
 }
 
-int run_own_launcher(LaunchState state) {
+int run_launcher(LaunchState state) {
   for (bool is_first = true;; is_first = false) {
     launch::AttemptResult result = attempt(state, is_first);
     if (!result.failure) {
@@ -383,8 +382,8 @@ int run_own_launcher(LaunchState state) {
       return result.exit_code;
     }
     if (restarts(state, result)) continue;
-    const bool is_sound = result.failure->restart_may_help && result.stopped_by == 0;
-    if (state.snapshots.valid() && is_sound) save_snapshot(state, result);
+    const bool is_recoverable = result.failure->restart_may_help && result.stopped_by == 0;
+    if (state.snapshots.valid() && is_recoverable) save_snapshot(state, result);
     record_failure(state, *result.failure);
     return static_cast<int>(result.failure->code);  // not 143: the run was not saved
   }
@@ -392,7 +391,7 @@ int run_own_launcher(LaunchState state) {
 
 }  // namespace
 
-std::string name_of_config(const CommandLine& line) {
+std::string config_name(const CommandLine& line) {
   const fs::path first = first_config(line);
   return first.empty() || first == "-" ? "stdin" : first.stem().string();
 }
@@ -404,14 +403,14 @@ int launch_command(const CommandLine& line, const LayeredConfig& layered) {
   if (!launch::needs_one_cpu(job.command)) check_interface();
   const auto identity = launch::identity_from_environment();
   launch::block_supervised_signals();
-  if (identity && !starts_own_processes(*identity, config.launch)) {
+  if (identity && !spawns_ranks(*identity, config.launch)) {
     become_worker(line, config, *identity, std::move(job));
   }
   check_named_files(line, config);
   job.after_restart = launch::slurm_restart_count() > 0;  // Slurm requeued a job with one task
   const bool redraws = ::isatty(STDERR_FILENO) == 1 && report::terminal_style().redraws;
   job.progress_bar = redraws && !line.quiet;
-  return run_own_launcher(prepare(std::move(job), config, name_of_config(line)));
+  return run_launcher(prepare(std::move(job), config, config_name(line)));
 }
 
 }  // namespace mnist_train::cli

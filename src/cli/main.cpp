@@ -54,8 +54,8 @@ data::ConvertOptions convert_options(const CommandLine& line) {
 /// Throws if a stop signal is pending. The stop signals must be blocked.
 void throw_if_stopped() {
   const sigset_t signals = launch::stop_signal_set();
-  const timespec at_once{};
-  const int signal = ::sigtimedwait(&signals, nullptr, &at_once);
+  const timespec zero_timeout{};
+  const int signal = ::sigtimedwait(&signals, nullptr, &zero_timeout);
   if (signal <= 0) return;
   throw Error(static_cast<ExitCode>(launch::stopped_exit_code(signal)),
               std::string("mnist-train convert: stopped by SIG") + ::sigabbrev_np(signal) +
@@ -75,7 +75,7 @@ void run_convert(const CommandLine& line) {
 }
 
 /// Returns the folders that contain a run, and warns about the others.
-std::vector<fs::path> folders_of_runs(const CommandLine& line) {
+std::vector<fs::path> find_run_folders(const CommandLine& line) {
   std::vector<fs::path> folders;
   std::string skipped;
   for (const std::string& folder : line.run_folders) {
@@ -95,7 +95,7 @@ std::vector<fs::path> folders_of_runs(const CommandLine& line) {
 }
 
 void run_report(const CommandLine& line) {
-  const auto folders = folders_of_runs(line);
+  const auto folders = find_run_folders(line);
   const std::string output = line.output.value_or("");
   if (output != "-") check_output_file(output);
   const std::string page = report::page_on(folders);
@@ -177,7 +177,7 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
     return 0;
   }
   if (line.dry_run) {
-    report::check_run_folder(config, name_of_config(line), line.resume);
+    report::check_run_folder(config, config_name(line), line.resume);
     print_text(settings::write_run_config(config, true));
     return 0;
   }
@@ -249,12 +249,12 @@ int main(int argc, char** argv) {
   try {
     return cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const std::exception& error) {
-    const auto* own = dynamic_cast<const Error*>(&error);
+    const auto* app_error = dynamic_cast<const Error*>(&error);
     // Config errors have several lines, each already escaped.
-    const bool is_config = own != nullptr && own->code() == ExitCode::kConfig;
-    std::cerr << (own == nullptr ? "mnist-train: " : "")
+    const bool is_config = app_error != nullptr && app_error->code() == ExitCode::kConfig;
+    std::cerr << (app_error == nullptr ? "mnist-train: " : "")
               << (is_config ? escape_control_bytes(error.what()) : as_block(error.what())) << '\n';
     launch::write_elastic_error_file(error.what());
-    return static_cast<int>(own != nullptr ? own->code() : ExitCode::kRunFailed);
+    return static_cast<int>(app_error != nullptr ? app_error->code() : ExitCode::kRunFailed);
   }
 }
