@@ -35,8 +35,8 @@ std::int64_t parameters_of(const torch::nn::Module& module, bool with_children) 
 /// Returns "Conv2d" for "torch::nn::Conv2dImpl" and for "(anonymous namespace)::Conv2d".
 std::string class_of(const torch::nn::Module& module) {
   const std::string& name = module.name();
-  const std::string own = name.substr(name.rfind(':') + 1);
-  return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
+  const std::string base_name = name.substr(name.rfind(':') + 1);
+  return base_name.ends_with("Impl") ? base_name.substr(0, base_name.size() - 4) : base_name;
 }
 
 /// Returns the names of the classes that the job's checkpoint was trained on, by number: those of
@@ -151,9 +151,9 @@ void print_predictions(const Worker& worker, models::Model& model, loader::Batch
     if (files[i].empty()) continue;
     const at::Tensor row = scores[static_cast<std::int64_t>(i)];
     const auto* begin = row.const_data_ptr<float>();
-    const std::vector<float> of_image(begin, begin + row.numel());
-    text += worker.job.as_json ? json_text(report::to_json(files[i], of_image, class_names)) + "\n"
-                               : report::to_text(files[i], of_image, class_names);
+    const std::vector<float> values(begin, begin + row.numel());
+    text += worker.job.as_json ? json_text(report::to_json(files[i], values, class_names)) + "\n"
+                               : report::to_text(files[i], values, class_names);
   }
   print_text(text);
 }
@@ -185,10 +185,10 @@ void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet
   }
   const data::ImageSet test = reader.stream(failed).test;
   const auto source = batches_of(worker, test, like);
-  const std::int64_t most = worker.config.train.test_batch_size;
-  for (std::int64_t begin = 0; begin < test.count; begin += most) {
+  const std::int64_t batch_size = worker.config.train.test_batch_size;
+  for (std::int64_t begin = 0; begin < test.count; begin += batch_size) {
     worker.enter(launch::Phase::kEvaluation, checked + begin + 1);
-    const data::Range range{begin, std::min(begin + most, test.count)};
+    const data::Range range{begin, std::min(begin + batch_size, test.count)};
     std::vector<std::string> files;
     for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
       files.push_back(test.encoded->samples.sample_name(sample));
@@ -301,7 +301,7 @@ void run_description(Worker& worker) {
   const network::ImageShape input = model_input(worker.config, images);
   const auto model = make_model(worker.config, images);
   const std::vector<std::string> names = model->named_parameters().keys();
-  const auto by_parameter = settings::parameter_settings(worker.config.train.parameters, names,
+  const auto all_settings = settings::parameter_settings(worker.config.train.parameters, names,
                                                          model->frozen_parameters());
   report::ModuleTable table;
   table.input = {input.channels, input.height, input.width};
@@ -319,8 +319,8 @@ void run_description(Worker& worker) {
     row.is_container = parameters == 0 && !module.children().empty();
     for (const std::string& name : module.named_parameters(/*recurse=*/false).keys()) {
       const auto found = std::ranges::find(names, is_root ? name : item.key() + "." + name);
-      const auto& own = by_parameter[static_cast<std::size_t>(found - names.begin())];
-      row.tensors.push_back(report::parameter_row(name, own, worker.config.train));
+      const auto& resolved = all_settings[static_cast<std::size_t>(found - names.begin())];
+      row.tensors.push_back(report::parameter_row(name, resolved, worker.config.train));
     }
   }
   print_text(worker.job.as_json ? json_text(report::to_json(table), 2) + "\n"
@@ -337,24 +337,24 @@ void run_predictions(Worker& worker) {
   const std::vector<std::string> class_names = class_names_of(worker);
   if (worker.job.predicts_test) return predict_test_set(worker, *model, like, class_names);
   const std::span<const std::string> files = worker.job.images;
-  const auto most = static_cast<std::size_t>(worker.config.train.test_batch_size);
+  const auto batch_size = static_cast<std::size_t>(worker.config.train.test_batch_size);
   const auto trained = settings::trained_brightness(worker.config.data);
   data::ImageGeometry geometry{like.channels, like.height, like.width, true, true};
   data::prepare_pictures(geometry, worker.config.data);
   std::vector<std::string> inverted;
   std::vector<std::string> unusable;  // one line per file that is not an image
-  for (std::size_t begin = 0; begin < files.size(); begin += most) {
+  for (std::size_t begin = 0; begin < files.size(); begin += batch_size) {
     worker.enter(launch::Phase::kEvaluation, static_cast<std::int64_t>(begin + 1));
-    const auto part = files.subspan(begin, std::min(most, files.size() - begin));
+    const auto part = files.subspan(begin, std::min(batch_size, files.size() - begin));
     std::vector<std::string> problems(part.size());
     const data::ImageSet images = decode(part, geometry, like, problems);
-    std::vector<std::string> shown(part.begin(), part.end());
+    std::vector<std::string> shown_files(part.begin(), part.end());
     for (std::size_t i = 0; i < part.size(); ++i) {
       const auto bytes = static_cast<std::size_t>(geometry.bytes());
       const auto planes = images.images.subspan(i * bytes, bytes);
       if (!problems[i].empty()) {
         unusable.push_back(problems[i]);
-        shown[i].clear();
+        shown_files[i].clear();
       } else if (trained &&
                  imaging::looks_inverted(
                      imaging::border_brightness(planes, like.height, like.width), *trained)) {
@@ -362,7 +362,7 @@ void run_predictions(Worker& worker) {
       }
     }
     const auto source = batches_of(worker, images, like);
-    print_predictions(worker, *model, *source, {0, source->count()}, shown, class_names);
+    print_predictions(worker, *model, *source, {0, source->count()}, shown_files, class_names);
   }
   warn_of_inverted(inverted, files.size() - unusable.size(), trained.value_or(0));
   if (unusable.empty()) return;

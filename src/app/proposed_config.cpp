@@ -28,10 +28,10 @@ std::optional<fs::path> find_subfolder(const fs::path& folder,
                                        std::initializer_list<std::string> patterns) {
   const std::vector<fs::path> paths = paths_in(folder);
   for (const std::string& pattern : patterns) {
-    const std::string whole = pattern + "*([-_ ])?(set|data|images)";
+    const std::string full_pattern = pattern + "*([-_ ])?(set|data|images)";
     for (const fs::path& path : paths) {
       const int differs =
-          ::fnmatch(whole.c_str(), path.filename().c_str(), FNM_CASEFOLD | FNM_EXTMATCH);
+          ::fnmatch(full_pattern.c_str(), path.filename().c_str(), FNM_CASEFOLD | FNM_EXTMATCH);
       if (differs == 0 && is_folder(path)) return path;
     }
   }
@@ -54,8 +54,8 @@ std::string warning_about_splits(const data::ImageSource& pictures) {
   for (const auto& [name, labels] : classes) {
     if (std::ssize(labels) == pictures.classes()) common.push_back(on_one_line(name));
   }
-  const bool are_most = 5 * common.size() >= 4 * classes.size();
-  if (common.size() < 2 || !are_most) return "";
+  const bool mostly_common = 5 * common.size() >= 4 * classes.size();
+  if (common.size() < 2 || !mostly_common) return "";
   return fmt::format(
       "the folders {} contain the same subfolders ({}), so they look like splits of a data set, "
       "not classes; if they are, set data.train and data.test to two of them",
@@ -83,7 +83,7 @@ class Draft {
   ProposedConfig finish() && {
     because("{} of {}, {}{} each", counted(count_, "picture"),
             counted(std::ssize(pictures_.class_sizes), "class"),
-            fewest_ < most_ ? fmt::format("from {} to ", fewest_) : "", most_);
+            smallest_ < largest_ ? fmt::format("from {} to ", smallest_) : "", largest_);
     choose_sets();
     choose_images();
     choose_augmentations();
@@ -124,9 +124,9 @@ class Draft {
         !pictures_.validation ? ""
                               : fmt::format("; the pictures in {} are not used",
                                             on_one_line(pictures_.validation->filename().string()));
-    if (fewest_ < kEnoughToValidate) {
+    if (smallest_ < kEnoughToValidate) {
       because("data.validation: none, because the smallest class has only {}{}",
-              counted(fewest_, "picture"), unused);
+              counted(smallest_, "picture"), unused);
     } else {
       data_["validation"] = 0.1;
       because(
@@ -143,21 +143,21 @@ class Draft {
 
   /// Chooses a size that suits the pictures and the network.
   void choose_size(bool keeps_shape) {
-    const auto [step, least, most] = weights_ ? std::tuple(32, 96, 128) : std::tuple(16, 16, 64);
-    const std::int64_t own = std::min(survey_.height, survey_.width);
-    const bool is_small = !weights_ && survey_.same_size && own <= most;
+    const auto [step, min, max] = weights_ ? std::tuple(32, 96, 128) : std::tuple(16, 16, 64);
+    const std::int64_t shorter_side = std::min(survey_.height, survey_.width);
+    const bool is_small = !weights_ && survey_.same_size && shorter_side <= max;
     const std::int64_t side =
-        is_small ? own : std::clamp<std::int64_t>(own / step * step, least, most);
+        is_small ? shorter_side : std::clamp<std::int64_t>(shorter_side / step * step, min, max);
     const auto scaled = [&](std::int64_t length) {
-      return std::lround(static_cast<double>(length * side) / static_cast<double>(own));
+      return std::lround(static_cast<double>(length * side) / static_cast<double>(shorter_side));
     };
     height_ = keeps_shape ? scaled(survey_.height) : side;
     width_ = keeps_shape ? scaled(survey_.width) : side;
     because("data.size: pictures are {}{}x{}{}", survey_.same_size ? "" : "typically ",
             survey_.height, survey_.width,
-            own > side   ? "; a larger size takes longer to train"
-            : own < side ? "; the network needs larger ones"
-                         : "");
+            shorter_side > side   ? "; a larger size takes longer to train"
+            : shorter_side < side ? "; the network needs larger ones"
+                                  : "");
   }
 
   void choose_images() {
@@ -198,26 +198,26 @@ class Draft {
             : are_characters
                 ? "class names of one or two letters suggest characters, which must not be mirrored"
                 : "pictures may be mirrored, shifted and lit differently");
-    Json moved{{"name", "random_crop"},
-               {"padding", std::max<std::int64_t>(std::min(height_, width_) / 12, 1)}};
-    Json turned{{"name", "rotate"}, {"degrees", 10}};
-    if (survey_.light_corners) moved["fill"] = turned["fill"] = "background";
+    Json crop{{"name", "random_crop"},
+              {"padding", std::max<std::int64_t>(std::min(height_, width_) / 12, 1)}};
+    Json rotation{{"name", "rotate"}, {"degrees", 10}};
+    if (survey_.light_corners) crop["fill"] = rotation["fill"] = "background";
     if (are_characters) {
-      data_["augment"] = {turned, moved};
+      data_["augment"] = {rotation, crop};
     } else {
       data_["augment"] = {"horizontal_flip",
-                          moved,
+                          crop,
                           {{"name", "color_jitter"}, {"brightness", 0.2}, {"saturation", 0.2}}};
     }
   }
 
   void choose_classes() {
     constexpr double kUnequal = 1.5;
-    if (static_cast<double>(most_) < kUnequal * static_cast<double>(fewest_)) return;
+    if (static_cast<double>(largest_) < kUnequal * static_cast<double>(smallest_)) return;
     recipe_["class_weights"] = "balanced";
     recipe_["checkpoint"] = {{"best_by", "balanced_accuracy"}};
     because("class_weights: the largest class has {:.1f} times as many pictures as the smallest",
-            static_cast<double>(most_) / static_cast<double>(fewest_));
+            static_cast<double>(largest_) / static_cast<double>(smallest_));
   }
 
   /// Chooses a network of 3x3 convolutions with batch norm that halves the images until they are
@@ -274,11 +274,10 @@ class Draft {
     constexpr std::int64_t kMany = 50'000;
     constexpr std::int64_t kRound = 5;
     const std::int64_t batch = count_ < kFew ? 32 : count_ < kMany ? 64 : 128;
-    const auto [scale, least, most] =
-        weights_ ? std::tuple(700.0, 3, 15) : std::tuple(4400.0, 4, 100);
+    const auto [scale, min, max] = weights_ ? std::tuple(700.0, 3, 15) : std::tuple(4400.0, 4, 100);
     std::int64_t epochs = std::lround(scale * std::pow(static_cast<double>(count_), -0.6));
     if (epochs > 2 * kRound) epochs = (epochs + kRound / 2) / kRound * kRound;
-    epochs = std::clamp<std::int64_t>(epochs, least, most);
+    epochs = std::clamp<std::int64_t>(epochs, min, max);
     const double rate = weights_ ? 0.001 : batch == 32 ? 0.002 : batch == 64 ? 0.003 : 0.004;
     Json recipe{{"epochs", epochs},     {"batch_size", batch},
                 {"optimizer", "adamw"}, {"learning_rate", rate},
@@ -293,8 +292,8 @@ class Draft {
   const std::optional<InitialWeights>& weights_;
   // Numbers of pictures: in total, and of the smallest and the largest class.
   std::int64_t count_ = std::reduce(pictures_.class_sizes.begin(), pictures_.class_sizes.end());
-  std::int64_t fewest_ = std::ranges::min(pictures_.class_sizes);
-  std::int64_t most_ = std::ranges::max(pictures_.class_sizes);
+  std::int64_t smallest_ = std::ranges::min(pictures_.class_sizes);
+  std::int64_t largest_ = std::ranges::max(pictures_.class_sizes);
   std::int64_t height_ = 0;
   std::int64_t width_ = 0;
   Json recipe_ = Json::object();
@@ -331,11 +330,11 @@ InitialWeights published_weights(const fs::path& file) {
 
 PictureFolder open_picture_folder(const fs::path& folder) {
   PictureFolder pictures{folder, find_subfolder(folder, {"test?(ing)", "eval?(uation)"})};
-  const auto own_set = find_subfolder(folder, {"train?(ing)"});
-  if (own_set) pictures.validation = find_subfolder(folder, {"val?(id?(ation))", "dev?(elopment)"});
+  const auto train = find_subfolder(folder, {"train?(ing)"});
+  if (train) pictures.validation = find_subfolder(folder, {"val?(id?(ation))", "dev?(elopment)"});
   if (!pictures.test) std::swap(pictures.test, pictures.validation);
-  if (!own_set) pictures.test.reset();
-  if (pictures.test) pictures.train = *own_set;
+  if (!train) pictures.test.reset();
+  if (pictures.test) pictures.train = *train;
   data::require_exists({pictures.train, {}}, data::SplitName::kTrain,
                        settings::DataFormat::kImageFolder);
   data::refuse_unsupported(pictures.train);

@@ -143,13 +143,13 @@ std::string classes_text(const RankPreview& preview) {
 }
 
 std::int64_t comfortable_scale(const std::vector<RankPreview>& previews) {
-  constexpr std::int64_t kComfortable = 96;  // longer side of an enlarged image, in pixels
-  constexpr std::int64_t kWidest = 4096;     // maximum width of the page, in pixels
+  constexpr std::int64_t kComfortableSide = 96;  // longer side of an enlarged image, in pixels
+  constexpr std::int64_t kMaxPageWidth = 4096;   // maximum width of the page, in pixels
   const std::int64_t side = std::max(previews.front().height, previews.front().width);
   std::int64_t columns = 1;
   for (const RankPreview& preview : previews) columns = std::max(columns, columns_of(preview));
-  const std::int64_t wanted = (kComfortable + side - 1) / side;
-  return std::max<std::int64_t>(1, std::min(wanted, kWidest / (columns * side)));
+  const std::int64_t wanted = (kComfortableSide + side - 1) / side;
+  return std::max<std::int64_t>(1, std::min(wanted, kMaxPageWidth / (columns * side)));
 }
 
 PreviewPage draw_page(const std::vector<RankPreview>& previews, std::int64_t scale) {

@@ -95,11 +95,11 @@ void print_run_result(const Worker& worker, const report::Summary& summary) {
   std::string best;
   if (summary.best_test_accuracy) {
     const settings::BestBy best_by = worker.config.checkpoint.best_by;
-    const bool by_accuracy = best_by == settings::BestBy::kAccuracy;
-    best =
-        fmt::format(", {}{:.2f} % in epoch {}{}", by_accuracy ? "best " : "",
-                    100 * *summary.best_test_accuracy, summary.best_epoch.value_or(0),
-                    by_accuracy ? "" : fmt::format(", the best by {}", report::words_for(best_by)));
+    const bool uses_accuracy = best_by == settings::BestBy::kAccuracy;
+    best = fmt::format(
+        ", {}{:.2f} % in epoch {}{}", uses_accuracy ? "best " : "",
+        100 * *summary.best_test_accuracy, summary.best_epoch.value_or(0),
+        uses_accuracy ? "" : fmt::format(", the best by {}", report::words_for(best_by)));
   }
   const std::string result =
       fmt::format("finished: test accuracy {:.2f} %{}; {:.1f} s; {}",
@@ -319,7 +319,7 @@ void RunRecorder::for_each_sink(const Call& call) {
 }
 
 report::LogPositions RunRecorder::log_positions() const {
-  if (before_cut_epoch_) return *before_cut_epoch_;
+  if (before_partial_epoch_) return *before_partial_epoch_;
   report::LogPositions positions;
   for (const auto& sink : sinks_) sink->add_position(positions);
   return positions;
@@ -401,7 +401,7 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   summary_.validation_accuracy = result.record.validation_accuracy;
   // A run that resumes within an unfinished epoch writes this record again.
   const bool is_unfinished = progress.samples_into_epoch < dataset_.train.count;
-  if (is_unfinished && !result.is_repeated) before_cut_epoch_ = log_positions();
+  if (is_unfinished && !result.is_repeated) before_partial_epoch_ = log_positions();
   for_each_sink([&](report::Sink& sink) { sink.epoch(result); });
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = progress.samples_seen;
@@ -432,10 +432,10 @@ void RunRecorder::refresh_report() {
 }
 
 void RunRecorder::end(const std::string& status) {
-  const std::int64_t own_memory = accelerator::peak_memory_bytes(worker_.device());
-  for (const std::string& of_rank : worker_.communicator.gather_text(std::to_string(own_memory))) {
+  const std::int64_t local_peak = accelerator::peak_memory_bytes(worker_.device());
+  for (const std::string& peak : worker_.communicator.gather_text(std::to_string(local_peak))) {
     summary_.peak_memory_bytes =
-        std::max<std::int64_t>(summary_.peak_memory_bytes, std::stoll(of_rank));
+        std::max<std::int64_t>(summary_.peak_memory_bytes, std::stoll(peak));
   }
   summary_.checkpoint_seconds += saver_.take_seconds();
   summary_.report_seconds += std::exchange(report_seconds_, 0);

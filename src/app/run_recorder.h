@@ -73,8 +73,8 @@ class StateSaver {
   std::optional<checkpoint::SnapshotMemory> memory_;
   std::int64_t moment_ = 0;
   double snapshot_taken_s_ = 0;
-  int snapshots_ = 0;            // taken by this process
-  double least_snapshot_s_ = 0;  // shortest time of a snapshot; 0: none was timed
+  int snapshots_ = 0;          // taken by this process
+  double min_snapshot_s_ = 0;  // shortest time of a snapshot; 0: none was timed
   checkpoint::CheckpointWriter writer_;
   std::int64_t saved_step_ = -1;
   std::int64_t extra_step_ = -1;  // of a checkpoint saved only because it is the best so far
@@ -88,14 +88,14 @@ struct ResumedRun {
   bool is_finished = false;    // the run was complete before this command
 };
 
-/// On rank 0 of a new run with `model.weights`, returns a model with these weights, otherwise null.
-/// Decodes no images, so that a file that does not fit is reported before any decoding. Throws
-/// Error(kCheckpoint).
+/// On rank 0 of a new run with `model.weights`, returns a model with these weights; otherwise,
+/// null. Decodes no images, so that a file that does not fit is reported before any decoding.
+/// Throws Error(kCheckpoint).
 std::shared_ptr<models::Model> initial_model(Worker& worker);
 
-/// Initialises the trainer of every rank: from the snapshot that an earlier attempt left in memory,
-/// otherwise from the checkpoint that the job requests (the newest intact one in the run folder, or
-/// the file given to `--resume`), otherwise from `initial` or, if that is null, from
+/// Initialises the trainer of every rank: from the snapshot that an earlier attempt left in memory;
+/// if there is none, from the checkpoint that the job requests (the newest intact one in the run
+/// folder, or the file given to `--resume`); failing that, from `initial` or, if that is null, from
 /// `model.weights`, if set. Only rank 0 reads files. Later records in the run folder are moved
 /// aside or removed. Collective. Throws Error(kCheckpoint).
 ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
@@ -165,7 +165,7 @@ class RunRecorder {
   double refreshed_s_;
   double refresh_seconds_ = 0;  // of all refreshes
   double report_seconds_ = 0;   // in sinks, since the last epoch record
-  std::optional<report::LogPositions> before_cut_epoch_;
+  std::optional<report::LogPositions> before_partial_epoch_;
 };
 
 }  // namespace mnist_train::app

@@ -59,13 +59,13 @@ std::vector<float> class_weights(const Worker& worker, const data::Dataset& data
   const auto& options = worker.config.train.class_weights;
   if (!options) return {};
   std::vector<float> weights = data::class_weights(*options, dataset);
-  const auto [least, most] = std::ranges::minmax(weights);
-  if (worker.is_rank0()) spdlog::info("class weights in the loss: {:.4g} to {:.4g}", least, most);
+  const auto [min, max] = std::ranges::minmax(weights);
+  if (worker.is_rank0()) spdlog::info("class weights in the loss: {:.4g} to {:.4g}", min, max);
   return weights;
 }
 
 /// Logs how much of the model is frozen, and the model's own remark.
-void remark_on(const models::Model& model) {
+void log_model_notes(const models::Model& model) {
   std::int64_t frozen = 0;
   std::int64_t all = 0;
   for (const at::Tensor& tensor : model.parameters()) {
@@ -107,12 +107,12 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
     options.gradient_averaging.strategy = Strategy::kFlat;
     trainer = build();
   }
-  if (worker.is_rank0()) remark_on(trainer->model());
+  if (worker.is_rank0()) log_model_notes(trainer->model());
   return trainer;
 }
 
 /// Logs that the run was already finished before this command, and how to continue training.
-void tell_of_earlier_end(const Worker& worker, const train::Trainer& trainer) {
+void log_already_finished(const Worker& worker, const train::Trainer& trainer) {
   const std::string ended_by = trainer.ended_by();
   std::string longer = ended_by + "=null";
   if (ended_by == "epochs") longer = fmt::format("epochs={}", 2 * trainer.progress().epoch);
@@ -187,10 +187,10 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images)
   update_status();
   trainer.broadcast_buffers();
   const std::int64_t batch_size = worker.config.train.test_batch_size;
-  const auto evaluate_on = [&](loader::BatchSource& some, eval::EvaluationRequest request) {
+  const auto evaluate_on = [&](loader::BatchSource& source, eval::EvaluationRequest request) {
     request.shards = worker.config.train.shards.value_or(0);
     request.bf16_copy = trainer.bf16_copy();
-    return eval::evaluate(trainer.evaluated_model(), some, batch_size, worker.communicator,
+    return eval::evaluate(trainer.evaluated_model(), source, batch_size, worker.communicator,
                           worker.device(), update_status, request);
   };
   const settings::PredictionsOptions& predictions = worker.config.report.predictions;
@@ -244,7 +244,7 @@ ExitCode run_training(Worker& worker) {
   }
   const ResumedRun resumed = resume_run(worker, dataset, *trainer, saver, std::move(initial));
   if (resumed.is_finished) {
-    tell_of_earlier_end(worker, *trainer);
+    log_already_finished(worker, *trainer);
     return ExitCode::kDone;
   }
   RunRecorder recorder(worker, dataset, *trainer, saver, resumed);

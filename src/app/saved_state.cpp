@@ -71,7 +71,7 @@ std::optional<settings::RunConfig> saved_config(const std::string& source,
 }
 
 /// Warns if settings have changed, and if a new end of the run changes the rate of every step.
-void warn_of_other_settings(const settings::RunConfig& saved, const settings::RunConfig& config) {
+void warn_of_new_settings(const settings::RunConfig& saved, const settings::RunConfig& config) {
   if (const auto differences = settings::config_differences(saved, config); !differences.empty()) {
     spdlog::warn("the run resumes with different settings: {}", fmt::join(differences, "; "));
   }
@@ -152,7 +152,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   }
   mark_best(worker, progress);
   resumed.is_finished = trainer.run_done() && has_results(worker, progress);
-  if (saved && !trainer.run_done()) warn_of_other_settings(*saved, worker.config);
+  if (saved && !trainer.run_done()) warn_of_new_settings(*saved, worker.config);
   return resumed;
 }
 
@@ -183,10 +183,10 @@ std::shared_ptr<models::Model> load_initial_weights(Worker& worker, const data::
   const std::vector<std::string> names = model->named_parameters().keys();
   const std::set<std::string> fresh = checkpoint::load_weights(
       *model, *config.model.weights, model_input(config, images), /*starts_run=*/true);
-  const auto of_name =
+  const auto resolved =
       settings::parameter_settings(config.train.parameters, names, model->frozen_parameters());
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (!of_name[i].frozen || !fresh.contains(names[i])) continue;
+    if (!resolved[i].frozen || !fresh.contains(names[i])) continue;
     spdlog::warn(
         "{} is frozen, but model.weights.new gives it random values; unfreeze it or load it",
         names[i]);
@@ -270,7 +270,7 @@ StateSaver::StateSaver(Worker& worker, const data::Dataset& dataset, train::Trai
 void StateSaver::plan_snapshot() {
   if (!memory_ || !worker_.is_rank0()) return;
   if (!worker_.device().is_cpu()) return;  // hosts run ahead of their GPUs by different amounts
-  const double interval_s = std::max(kSnapshotInterval_s, least_snapshot_s_ / kSnapshotFraction);
+  const double interval_s = std::max(kSnapshotInterval_s, min_snapshot_s_ / kSnapshotFraction);
   if (monotonic_seconds() - snapshot_taken_s_ >= interval_s) memory_->plan(moment_ + 1);
 }
 
@@ -333,8 +333,8 @@ void StateSaver::save(const report::LogPositions& positions, bool is_checkpoint)
       memory_->take(trainer_, {positions.metrics_bytes, positions.event_bytes}, is_checkpoint);
     });
     snapshot_taken_s_ = monotonic_seconds();
-    if (++snapshots_ > kUntimedSnapshots && (least_snapshot_s_ == 0 || seconds < least_snapshot_s_))
-      least_snapshot_s_ = seconds;
+    if (++snapshots_ > kUntimedSnapshots && (min_snapshot_s_ == 0 || seconds < min_snapshot_s_))
+      min_snapshot_s_ = seconds;
   }
   if (is_checkpoint) save_checkpoint(positions);
 }

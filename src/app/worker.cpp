@@ -33,7 +33,7 @@ std::atomic<int> recorded_signal = 0;
 std::atomic<bool> recording = false;
 
 /// Receives stop signals for as long as the process lives.
-[[noreturn]] void take_stop_signals(bool trains) {
+[[noreturn]] void handle_stop_signals(bool trains) {
   const sigset_t signals = launch::stop_signal_set();
   while (true) {
     int signal = 0;
@@ -56,14 +56,14 @@ void end_on_stop_signals(bool trains) {
   // the mask.
   const sigset_t signals = launch::stop_signal_set();
   ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
-  start_thread([trains] { take_stop_signals(trains); }).detach();
+  start_thread([trains] { handle_stop_signals(trains); }).detach();
 }
 
-int handed_over_or(const char* name, int fd, int otherwise) {
-  return launch::was_handed_over(name) ? fd : otherwise;
+int handed_over_or(const char* name, int fd, int fallback) {
+  return launch::was_handed_over(name) ? fd : fallback;
 }
 
-launch::WorkerIdentity own_identity() {
+launch::WorkerIdentity detect_identity() {
   auto identity = launch::identity_from_environment().value_or(launch::WorkerIdentity{});
   if (launch::was_handed_over("status")) {
     identity.launcher = launch::LauncherKind::kBuiltIn;
@@ -190,7 +190,7 @@ std::unique_ptr<Worker> join_run(launch::Job job) {
   silence_libtorch(job.log_level);
   settings::RunConfig config = settings::parse_run_config(
       {job.config_path.string(), job.config, job.config_path.parent_path()});
-  const launch::WorkerIdentity identity = own_identity();
+  const launch::WorkerIdentity identity = detect_identity();
   if (job.refusal_code != 0) {  // the front end has printed it
     const auto code = static_cast<ExitCode>(job.refusal_code);
     comm::publish_refusal(rendezvous_of(config, identity), code, job.refusal);
@@ -224,15 +224,15 @@ std::unique_ptr<Worker> join_run(launch::Job job) {
 // Data and model of a worker.
 
 /// Returns the failures of all ranks, in sample order. Collective.
-std::vector<data::SampleFailure> all_failures(Worker& worker,
-                                              const std::vector<data::SampleFailure>& mine) {
+std::vector<data::SampleFailure> all_failures(
+    Worker& worker, const std::vector<data::SampleFailure>& local_failures) {
   nlohmann::json rows = nlohmann::json::array();
-  for (const auto& failure : mine) rows.push_back({failure.sample, failure.message});
-  const nlohmann::json by_rank = worker.communicator.gather_text(json_text(rows));
+  for (const auto& failure : local_failures) rows.push_back({failure.sample, failure.message});
+  const nlohmann::json gathered = worker.communicator.gather_text(json_text(rows));
   std::vector<data::SampleFailure> failures;
-  for (const nlohmann::json& of_rank :
-       nlohmann::json::parse(worker.communicator.broadcast_text(json_text(by_rank)))) {
-    for (const auto& row : nlohmann::json::parse(of_rank.get<std::string>())) {
+  for (const nlohmann::json& rank_rows :
+       nlohmann::json::parse(worker.communicator.broadcast_text(json_text(gathered)))) {
+    for (const auto& row : nlohmann::json::parse(rank_rows.get<std::string>())) {
       failures.push_back({row[0].get<std::int64_t>(), row[1].get<std::string>()});
     }
   }
@@ -271,7 +271,7 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
 }
 
 /// Logs the files left out of the data set, the skipped samples, and notes on the files.
-void list_left_out(const data::Dataset& dataset) {
+void log_left_out(const data::Dataset& dataset) {
   constexpr std::ptrdiff_t kMaxWarned = 10;
   const std::string left_out = data::left_out_text(dataset.left_out);
   if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
@@ -322,8 +322,8 @@ std::unique_ptr<Worker> start_worker() {
 }
 
 void prepare_kernels(const Worker& worker) {
-  const bool are_off = worker.config.train.gpu_kernels == settings::GpuKernels::kOff;
-  if (worker.placement.cuda && !are_off) kernels::prepare(worker.device());
+  const bool is_off = worker.config.train.gpu_kernels == settings::GpuKernels::kOff;
+  if (worker.placement.cuda && !is_off) kernels::prepare(worker.device());
 }
 
 void record_stop_signals() { recording = true; }
@@ -354,7 +354,7 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   }
   data::Dataset dataset = read_or_attach(worker, splits);
   if (worker.is_rank0()) {
-    list_left_out(dataset);
+    log_left_out(dataset);
     warn_of_single_class(dataset, worker.config.data);
   }
   if (std::ranges::any_of(dataset.train_parts, [](std::int64_t count) { return count <= 0; })) {
@@ -385,23 +385,23 @@ std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
   if (worker.config.data.augment.empty()) return nullptr;
   const settings::AugmentList list = settings::list_for_images(
       worker.config.data.augment, images.channels, worker.config.data.background);
-  const bool across = exchanges && settings::mixing_scope(list) == settings::MixupScope::kGlobal;
-  loader::ReceiveFromNext from_next;
+  const bool is_global = exchanges && settings::mixing_scope(list) == settings::MixupScope::kGlobal;
+  loader::ReceiveFromNext receive;
   const std::int64_t shards = worker.config.train.shards.value_or(worker.communicator.world_size());
-  const bool takes_partners = across && worker.config.train.shards && shards > 1;
-  if (across && shards == 1) {
+  const bool takes_partners = is_global && worker.config.train.shards && shards > 1;
+  if (is_global && shards == 1) {
     spdlog::warn(
         "{} with scope global mixes samples across processes or shards, but this run has one "
         "process and one shard: samples are not mixed",
         settings::find<settings::MixupOptions>(list) != nullptr ? "mixup" : "cutmix");
-  } else if (across && !takes_partners) {
-    from_next = [&communicator = worker.communicator](const at::Tensor& mine, std::int64_t count) {
-      return communicator.receive_from_next(mine, count);
+  } else if (is_global && !takes_partners) {
+    receive = [&communicator = worker.communicator](const at::Tensor& local, std::int64_t count) {
+      return communicator.receive_from_next(local, count);
     };
   }
   return std::make_shared<loader::Augmenter>(list, settings::ImageSize{images.height, images.width},
                                              worker.config.train.seed, worker.device(),
-                                             std::move(from_next), takes_partners);
+                                             std::move(receive), takes_partners);
 }
 
 network::ImageShape model_input(const settings::RunConfig& config, const data::ImageSet& images) {

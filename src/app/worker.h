@@ -32,7 +32,8 @@ struct Worker {
   bool is_rank0() const { return identity.rank == 0; }
   at::Device device() const;
   launch::RankStatus& status() { return board.of(identity.local_rank); }
-  /// Reports a phase other than training; `batch`: of an evaluation, or the work done so far.
+  /// Reports a phase other than training. `batch`: the batch of an evaluation; in other phases, a
+  /// counter that grows as work is done.
   void enter(launch::Phase phase, std::int64_t batch = 0) {
     launch::update(status(), phase, 0, 0, batch);
   }
@@ -65,18 +66,18 @@ void requeue_if_asked(Worker& worker);
 
 /// Opens the config's data. Unless the data is streamed, our own launcher reads it for all its
 /// ranks; with other launchers, and for streamed data, each process opens it itself. Rank 0 logs
-/// skipped samples. Collective. Throws Error(kData), also if a set of train_per_process has no
-/// samples.
+/// skipped samples. Collective. Throws Error(kData), including if one of the sets in
+/// train_per_process has no samples.
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
 /// Returns an image set without samples, with the shape of the config's images or of those that the
-/// job's checkpoint was trained on. The shape is read from the checkpoint, otherwise the named data
-/// set or the run's dataset.json, otherwise the data's files, without decoding any. Throws
-/// Error(kCheckpoint) or Error(kData) if these cannot be read.
+/// job's checkpoint was trained on. The shape is read from the checkpoint; if it has none, from the
+/// named data set or the run's dataset.json; failing that, from the data's files, without decoding
+/// any. Throws Error(kCheckpoint) or Error(kData) if these cannot be read.
 data::ImageSet image_shape(const Worker& worker);
 
 /// Returns the config's `data.augment` for images of this size; null if the list is empty.
-/// `exchanges`: global mixup receives samples from other ranks or shards, as in training.
+/// `exchanges`: whether global mixup receives samples from other ranks or shards, as in training.
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images, bool exchanges);
 
