@@ -378,7 +378,7 @@ at::Tensor summed(const std::vector<at::Tensor>& shards, int ranks) {
     auto shard = static_cast<std::size_t>(begins[static_cast<std::size_t>(rank)]);
     for (const Leaf& leaf : tree.leaves(rank)) {
       rows[leaf.row].copy_(shards[shard++]);
-      for (const RowSum& sum : leaf.then) rows[sum.to].add_(rows[sum.from]);
+      for (const RowSum& sum : leaf.sums) rows[sum.to].add_(rows[sum.from]);
     }
     given.insert(given.end(), rows.begin(),
                  rows.begin() + static_cast<std::ptrdiff_t>(tree.rows_per_rank()));
