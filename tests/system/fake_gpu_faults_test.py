@@ -7,7 +7,7 @@ import time
 
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
-from support import (LONG_RUN, assert_gone, free_port, import_torch, merged, send, start, swept, torchrun, train, worker,
+from support import (LONG_RUN, assert_gone, free_port, merged, require_torchrun, send, start, swept, torchrun, train, worker,
                      workers)
 
 pytestmark = needs_fake_gpus
@@ -76,7 +76,7 @@ def test_without_our_launcher_a_rank_exits_in_time_if_its_device_hangs(tmp_path)
 
 @pytest.mark.sweep
 def test_torchrun_exits_if_a_rank_is_killed(tmp_path):
-    import_torch()
+    require_torchrun()
     step, changes = EVALUATION
     with torchrun(tmp_path, merged(ENDLESS, changes), "--standalone", variables=fake_gpus(2, kernel_us=300)) as process:
         process.wait_for_step(step)

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from support import (LONG_RUN, assert_gone, averaging, free_port, import_torch, merged, send, start, swept, train,
+from support import (LONG_RUN, assert_gone, averaging, free_port, merged, require_torchrun, send, start, swept, train,
                      wait_until, worker, workers)
 
 BUSY_S = 10  # added to timeouts, for loaded machines
@@ -126,7 +126,7 @@ def test_shared_memory_averaging_detects_a_lost_rank_while_it_waits_for_another(
 @pytest.mark.clock
 @pytest.mark.parametrize("strategy", swept(["flat", "shared_memory"], ["shared_memory"]))
 def test_without_our_launcher_the_waiting_ranks_report_a_rank_that_hangs(tmp_path, strategy):
-    import_torch()
+    require_torchrun()
     changes = merged(LONG_RUN, averaging(strategy) | {"launch": {"hang_timeout_s": 2}})
     port = free_port()
     with served_store(port), workers(tmp_path, changes, 3, port, variables=AGENT_STORE) as ranks:
@@ -179,7 +179,7 @@ def served_store(port):
 
 
 def test_all_ranks_exit_within_the_timeout_if_the_store_dies(tmp_path):
-    import_torch()
+    require_torchrun()
     port = free_port()
     changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 4}})
     with served_store(port) as agent, workers(tmp_path, changes, 2, port, variables=AGENT_STORE) as ranks:

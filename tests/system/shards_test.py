@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from support import averaging, import_torch, merged, run, send, start, stop_by_sigterm, swept, torchrun, train, write_config
+from support import averaging, merged, require_torchrun, run, send, start, stop_by_sigterm, swept, torchrun, train, write_config
 
 # Uneven shards; the last batch of an epoch has fewer samples than shards.
 BY_SHARDS = {"deterministic": {"shards": 4}, "batch_size": 46, "data": {"limit_train": 922, "limit_test": 301},
@@ -86,7 +86,7 @@ def test_a_run_that_loses_a_rank_ends_bit_identically(tmp_path):
 
 @pytest.mark.sweep
 def test_torchrun_trains_bit_identically(tmp_path):
-    import_torch()
+    require_torchrun()
     expected = results(train(tmp_path, config(), processes=2, output="own"))
     with torchrun(tmp_path, config(), "--standalone", "--nproc-per-node", 3) as process:
         assert process.wait() == 0, process.stderr

@@ -520,6 +520,13 @@ def import_file(path):
     return module
 
 
+def require_torchrun():
+    """Skips the test unless Python can run torchrun. Importing torch to find out takes seconds, so this looks for a package
+    that torch needs; a CPU-only LibTorch is installed without it."""
+    if not all(map(importlib.util.find_spec, ("torch", "networkx"))):
+        pytest.skip("Python cannot import torch", allow_module_level=True)
+
+
 def import_torch():
     """Returns PyTorch, or skips the test module: a CPU-only LibTorch has no Python package."""
     try:

@@ -7,10 +7,10 @@ import sys
 import time
 
 import pytest
-from support import (BINARY, LONG_RUN, Process, assert_gone, at_once, executable_of, free_port, import_torch, rank_variables,
+from support import (BINARY, LONG_RUN, Process, assert_gone, at_once, executable_of, free_port, rank_variables, require_torchrun,
                      send, swept, torchrun, train, wait_until, worker, workers, write_config)
 
-import_torch()
+require_torchrun()
 
 # Two epochs of 20 steps.
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886}, "checkpoint": {"every_steps": 7}}
