@@ -43,12 +43,11 @@ def test_out_of_memory_is_reported_with_the_settings_to_lower(tmp_path):
     assert not failed.checkpoints()
 
 
-@pytest.mark.parametrize("count, nan_from, said", [
-    (1, 0, "the loss became NaN at step"), (2, 0, "the loss became NaN at step"),
-    (2, 3, "the loss is finite, but the weight update is not")])
-def test_a_loss_or_update_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, count, nan_from, said):
-    variables = fake_gpus(count, nan_after_reads=5, nan_from=nan_from)
-    failed = train(tmp_path, ONE_EPOCH, processes=count, variables=variables, expect=1)
+@pytest.mark.parametrize("nan_from, said", [
+    (0, "the loss became NaN at step"), (3, "the loss is finite, but the weight update is not")])
+def test_a_loss_or_update_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, nan_from, said):
+    variables = fake_gpus(2, nan_after_reads=5, nan_from=nan_from)
+    failed = train(tmp_path, ONE_EPOCH, processes=2, variables=variables, expect=1)
     assert said in failed.stderr, failed.stderr
     assert failed.summary()["status"] == "failed"
     assert not failed.checkpoints() and not (failed.path / "model.pt").exists()
