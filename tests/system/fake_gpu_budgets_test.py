@@ -39,10 +39,10 @@ def counts_of(folder, epochs, changes, gpus=1):
 
 
 def of_an_epoch(folder, changes, gpus=1):
-    """Returns the counts that one more epoch adds, for each rank."""
-    one, two = (counts_of(folder, epochs, changes, gpus) for epochs in (2, 3))
+    """Returns the counts that one more epoch adds, for each rank, and the first rank's graphs."""
+    one, two = (counts_of(folder, epochs, TINY | {"precision": "bf16"} | changes, gpus) for epochs in (2, 3))
     return [{name: after[name] - before[name] for name in ("eager_launches", "replays", "copies", "synchronizations")}
-            for before, after in zip(one, two)]
+            for before, after in zip(one, two)], two[0]["graphs"]
 
 
 @pytest.mark.parametrize("step", swept(STEPS_OF, NODES))
@@ -52,8 +52,22 @@ def test_a_captured_step_stays_within_its_node_budget(tmp_path, step):
     assert nodes(report) <= NODES[model], report["graphs"]
 
 
-@pytest.mark.parametrize("gpus", [1, 2])
-def test_an_epoch_of_graph_replays_has_few_other_launches(tmp_path, gpus):
-    for counts in of_an_epoch(tmp_path, TINY | {"precision": "bf16"}, gpus):
+def check_replays(ranks):
+    for counts in ranks:
         assert counts["replays"] == REPLAYS
         assert all(counts[what] <= most for what, most in MOST.items()), counts
+
+
+def test_an_epoch_of_graph_replays_has_few_other_launches_and_as_many_kernels_as_eager_steps(tmp_path):
+    captured, (one, many) = of_an_epoch(tmp_path, {"cuda_graphs": "on"})
+    check_replays(captured)
+    assert many["kernels"] == AT_ONCE * one["kernels"]
+    (tmp_path / "eager").mkdir()
+    (eager,), no_graphs = of_an_epoch(tmp_path / "eager", {"cuda_graphs": "off"})
+    assert eager["replays"] == 0 and not no_graphs
+    # An eager step also copies the learning rate.
+    assert eager["eager_launches"] == captured[0]["eager_launches"] + STEPS * (one["kernels"] + 1)
+
+
+def test_an_epoch_of_graph_replays_on_two_gpus_has_few_other_launches(tmp_path):
+    check_replays(of_an_epoch(tmp_path, {}, gpus=2)[0])

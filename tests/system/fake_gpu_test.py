@@ -1,9 +1,9 @@
-"""Tests the host side of runs on mock GPUs: start, capture, NCCL communication, failures and exit."""
+"""Tests the host side of runs on mock GPUs: start, NCCL communication, failures and exit."""
 
 import signal
 
 import pytest
-from fake_gpus import ON_GPU, TINY, fake_gpus, needs_fake_gpus, reports
+from fake_gpus import ON_GPU, TINY, fake_gpus, needs_fake_gpus
 from support import LONG_RUN, assert_gone, merged, start, train
 
 pytestmark = needs_fake_gpus
@@ -12,27 +12,6 @@ STEPS = 20  # per epoch of ON_GPU
 ONE_EPOCH = ON_GPU | {"epochs": 1}
 ENDLESS = merged(ON_GPU, LONG_RUN)
 SLOW = {"kernel_us": 20}  # leaves time to disturb a run
-
-
-def test_a_captured_step_launches_as_many_kernels_as_an_eager_one(tmp_path):
-    def second_epoch(graphs):
-        """Returns the counts of one epoch without start-up and capture, as the difference between three and two epochs, and the graphs."""
-        counts = []
-        for epochs in (2, 3):
-            report = tmp_path / f"{graphs}-{epochs}"
-            result = train(tmp_path, ON_GPU | TINY | {"cuda_graphs": graphs, "epochs": epochs}, output=f"run-{report.name}",
-                           variables=fake_gpus(report=report))
-            assert [step["step"] for step in result.steps()] == list(range(1, epochs * STEPS + 1))
-            counts += reports(report)
-        return {name: counts[1][name] - counts[0][name] for name in ("eager_launches", "replays")}, counts[1]["graphs"]
-
-    eager, no_graphs = second_epoch("off")
-    captured, (one, many) = second_epoch("on")
-    assert eager["replays"] == 0 and not no_graphs
-    assert captured["replays"] == STEPS // 16 + STEPS % 16
-    assert many["kernels"] == 16 * one["kernels"]
-    # An eager step also copies the learning rate.
-    assert eager["eager_launches"] == captured["eager_launches"] + STEPS * (one["kernels"] + 1)
 
 
 def test_out_of_memory_is_reported_with_the_settings_to_lower(tmp_path):
