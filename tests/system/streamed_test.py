@@ -60,16 +60,12 @@ def test_streaming_trains_bit_identically(tmp_path, sets, decoded_before, proces
     assert folder.summary()["data_hash"] != before.summary()["data_hash"]  # the hash of the file list, not of the pixels
 
 
-def test_a_streamed_run_resumes_within_an_epoch_with_the_same_or_fewer_processes(tmp_path, sets, decoded_before):
+def test_a_streamed_run_resumes_within_an_epoch_with_fewer_processes(tmp_path, sets, decoded_before):
     config = config_of(sets, decode="stream")
-    for processes, others in ((2, 2), (2, 1)):
-        output = f"{processes}-{others}"
-        train(tmp_path, merged(config, {"max_steps": 5}), processes=processes, output=output)
-        folder = train(tmp_path, merged(config, {"max_steps": None}), "--resume", "auto", processes=others, output=output)
-        assert folder.summary()["samples_seen"] == 2 * trained_on(folder)
-        if processes == others:
-            assert folder.digest() == decoded_before[processes].digest()
-        assert relative_difference(folder.weights(), decoded_before[1].weights()) < TOLERANCE
+    train(tmp_path, merged(config, {"max_steps": 5}), processes=2)
+    folder = train(tmp_path, merged(config, {"max_steps": None}), "--resume", "auto", processes=1)
+    assert folder.summary()["samples_seen"] == 2 * trained_on(folder)
+    assert relative_difference(folder.weights(), decoded_before[1].weights()) < TOLERANCE
 
 
 @pytest.mark.sweep
