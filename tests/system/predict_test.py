@@ -1,4 +1,4 @@
-"""Tests `predict` on PNG files of any size: grayscale or colour, transparent, inverted or invalid, many at once."""
+"""Tests `predict` on PNG files: inverted, invalid or badly named ones, and many at once."""
 
 import json
 import shutil
