@@ -1,4 +1,4 @@
-"""Tests image folders and LMDBs as training data, preview, and mixup across processes."""
+"""Tests image folders and LMDBs as training data, and preview."""
 
 import shutil
 import struct
@@ -78,12 +78,6 @@ def test_each_process_reads_its_own_folder(tmp_path, sets):
     shown = preview(tmp_path, merged({"batch_size": 10}, config))
     assert [[image["class"] for image in process] for process in shown] == [["7"] * 5, ["3"] * 5]
     assert shown[0][0]["pixels"].shape == (24, 24, 3)
-    mixed = preview(tmp_path, merged(merged({"batch_size": 10}, config), {
-        "data": {"augment": [{"name": "mixup", "weight": 0.5, "scope": "global"}]}}))
-    for rank in (0, 1):
-        for image, a, b in zip(mixed[rank], shown[rank], shown[1 - rank]):
-            half = a["pixels"].astype(numpy.float32) / 2 + b["pixels"].astype(numpy.float32) / 2
-            assert (image["pixels"] == half.astype(numpy.uint8)).all()
     folder = train(tmp_path, merged({"epochs": 2, "batch_size": 10}, config), processes=2)
     count = sum(len(list(path.iterdir())) for path in (threes, sevens))
     assert folder.summary()["samples_seen"] == 2 * count
