@@ -136,6 +136,14 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:18: /data/split: \"throughput\" would make the pairs of a mixup or cutmix with scope "
        "\"global\" "
        "depend on measured speed"},
+      {R"({"parameters":[{"match":"*"}]})",
+       "f:1:16: /parameters/0: needs \"learning_rate_factor\", \"weight_decay\" or \"frozen\""},
+      {R"({"parameters":[{"frozen":true}]})", "f:1:16: /parameters/0: needs \"match\""},
+      {R"({"parameters":[{"match":[],"frozen":true}]})",
+       "f:1:25: /parameters/0/match: expected at least one glob, found a list"},
+      {R"({"parameters":[{"match":"*","learning_rate_factor":0}]})",
+       "f:1:52: /parameters/0/learning_rate_factor: expected a number above 0 and at most 1e+38 or "
+       "null, found 0"},
       {R"({"launch":{"devices":["cpu","cpu"],"processes_per_node":3}})",
        "f:1:57: /launch/processes_per_node: is 3, but devices lists 2 (one process each); omit it "
        "or set it to \"auto\""},
