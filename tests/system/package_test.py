@@ -31,16 +31,6 @@ def wheel(tmp_path_factory):
     return package(tmp_path_factory.mktemp("package"))
 
 
-def install(wheel, folder, with_torch):
-    """Installs the wheel into a new virtual environment without network access. `with_torch`: adds this Python's torch."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (site_packages,) = folder.glob("lib/python3*/site-packages")
-    if with_torch:
-        (site_packages / "torch_of_tests.pth").write_text(f"{WHEELS}\n")
-    run_pip(folder, "install", "--quiet", "--no-index", "--no-deps", wheel)
-    return folder
-
-
 def run_pip(environment, *arguments, expect=0):
     return run_program(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", environment / "bin/python3",
                        *arguments, timeout=600, expect=expect).stdout
@@ -48,7 +38,18 @@ def run_pip(environment, *arguments, expect=0):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    return install(wheel, tmp_path_factory.mktemp("install") / "environment", with_torch=True)
+    """Installs the wheel into a new virtual environment with this Python's torch, without network access."""
+    folder = tmp_path_factory.mktemp("install") / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    torch_path(folder).write_text(f"{WHEELS}\n")
+    run_pip(folder, "install", "--quiet", "--no-index", "--no-deps", wheel)
+    return folder
+
+
+def torch_path(environment):
+    """Returns the file that adds this Python's packages to an environment."""
+    (site_packages,) = environment.glob("lib/python3*/site-packages")
+    return site_packages / "torch_of_tests.pth"
 
 
 @pytest.fixture
@@ -97,11 +98,10 @@ def test_the_wheel_trains_from_any_folder_and_python_execs_the_binary(environmen
 
 
 def test_configs_in_the_wheel_are_found_by_name(mnist_train):
-    for config in (REPOSITORY / "configs").glob("*.json"):
-        done = mnist_train("--config", config.stem, "--dry-run")
-        assert json.loads(done.stdout)["epochs"] == json.loads(config.read_text()).get("epochs", 10)
+    mnist_train("--config", "mnist_fast", "--dry-run")
     done = mnist_train("--config", "configs/mnits.json", expect=2)
-    assert "configs that come with mnist-train: dali_mlp, " in done.stderr
+    names = sorted(config.stem for config in (REPOSITORY / "configs").glob("*.json"))
+    assert f"configs that come with mnist-train: {', '.join(names)}" in done.stderr
 
 
 def test_fetch_works_from_the_wheel(mnist_train, tmp_path):
@@ -110,7 +110,7 @@ def test_fetch_works_from_the_wheel(mnist_train, tmp_path):
     assert len(list((tmp_path / "fetched").glob("*.gz"))) == 4
 
 
-def test_an_incompatible_torch_is_reported_with_a_remedy(wheel, mnist_train, tmp_path):
+def test_an_incompatible_torch_is_reported_with_a_remedy(environment, mnist_train, tmp_path):
     (tmp_path / "older/torch").mkdir(parents=True)
     (tmp_path / "older/torch/__init__.py").touch()
     (tmp_path / "older/torch/version.py").write_text("__version__ = '2.10.1+cpu'\n")
@@ -118,5 +118,6 @@ def test_an_incompatible_torch_is_reported_with_a_remedy(wheel, mnist_train, tmp
     assert done.stdout == ""
     assert "needs PyTorch 2.11, but " in done.stderr and f"has 2.10.1+cpu in {tmp_path}/older/torch" in done.stderr
     assert "-m pip install 'torch==2.11.*'" in done.stderr and "Traceback" not in done.stderr
-    without = install(wheel, tmp_path / "without", with_torch=False)
-    assert "has none\n" in run_program(without / "bin/mnist-train", "--config", "mnist", env={}, expect=2).stderr
+    hidden = torch_path(environment).rename(tmp_path / "hidden.pth")
+    assert "has none\n" in mnist_train("--config", "mnist", expect=2).stderr
+    hidden.rename(torch_path(environment))
