@@ -47,7 +47,7 @@ def test_train_and_test_subfolders_are_used_directly(tmp_path):
     assert printed.stderr.startswith("held-out files are also in the training set") and printed.stderr.count("\n") == 1
     path = tmp_path / "cfg.json"
     path.write_text(printed.stdout)
-    run("--config", path, *ONE_EPOCH, "--output", tmp_path / "run", expect=0)
+    run("--config", path, *ONE_EPOCH, "--set", "max_steps=1", "--output", tmp_path / "run", expect=0)
     record = json.loads((tmp_path / "run" / "dataset.json").read_text())
     assert [(row["train"], row["test"]) for row in record["classes"]] == [(6, 2), (6, 2)]
     paint(tmp_path / "set" / "val", {"a": 2, "b": 2})
@@ -83,7 +83,7 @@ def test_an_unusable_image_that_init_did_not_decode_does_not_end_the_run(tmp_pat
     proposed = run("init", photos, expect=0)
     assert "1.png" not in proposed.stderr
     (tmp_path / "cfg.json").write_text(proposed.stdout)
-    done = run("--config", tmp_path / "cfg.json", "--set", "epochs=1", "--output", tmp_path / "run", expect=0)
+    done = run("--config", tmp_path / "cfg.json", *ONE_EPOCH, "--set", "max_steps=1", "--output", tmp_path / "run", expect=0)
     assert f"skipped: {broken}" in done.stderr
 
 
@@ -121,13 +121,14 @@ def test_weights_are_fine_tuned_in_the_matching_network(tmp_path, photos, form):
     assert config["parameters"][-1] == {"match": "head", "learning_rate_factor": 1}
     (tmp_path / "cfg.json").write_text(printed)
     run("--config", "cfg.json", "--dry-run", folder=tmp_path, expect=0)
-    run("--config", "cfg.json", *ONE_EPOCH, "--set", "data.size=64", "--output", "run", folder=tmp_path, expect=0)
+    briefly = (*ONE_EPOCH, "--set", "data.size=64", "--set", "max_steps=1")
+    run("--config", "cfg.json", *briefly, "--output", "run", folder=tmp_path, expect=0)
     again = run("init", photos, "--weights", "run", folder=tmp_path, expect=0)
     assert json.loads(again.stdout)["model"]["weights"]["file"] == str(tmp_path / "run/checkpoints/best.safetensors")
     shutil.copytree(photos, tmp_path / "others")
     (tmp_path / "others" / "cats").rename(tmp_path / "others" / "yaks")
-    warned = run("--config", "cfg.json", *ONE_EPOCH, "--set", "data.size=64", "--set", "data.train=others", "--set", "model.weights=run",
-                 "--output", "other", folder=tmp_path, expect=0).stderr
+    warned = run("--config", "cfg.json", *briefly, "--set", "data.train=others", "--set", "model.weights=run", "--output", "other",
+                 folder=tmp_path, expect=0).stderr
     assert "its last layer was trained for the classes cats, dogs, owls, but the data has dogs, owls, yaks; set model.weights.new" in warned
 
 
