@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import time
-from pathlib import Path
 
 import numpy
 import pytest
@@ -75,8 +74,8 @@ def test_an_error_found_after_the_start_is_reported_with_its_position_in_the_con
             assert f"{config}:1:{column}: /data/augment/0: random_crop needs 40x40" in refused.stderr, (command, refused.stderr)
 
 
-@pytest.mark.parametrize("data_format", ["idx", "lmdb"])
-@pytest.mark.parametrize("name, kind", [("mnist.npz", "a NumPy archive (.npz)"), ("train.csv", "a text table (CSV)")])
+@pytest.mark.parametrize("data_format, name, kind", [("lmdb", "mnist.npz", "a NumPy archive (.npz)"),
+                                                     ("idx", "train.csv", "a text table (CSV)")])
 def test_data_in_another_format_is_refused_with_a_remedy(tmp_path, data_format, name, kind):
     folder = tmp_path / "set"
     folder.mkdir()
@@ -127,8 +126,7 @@ def test_all_ranks_exit_at_once_if_rank_0_refuses_the_folder(tmp_path):
         assert "rank 0 cannot start the run" in ranks[1].stderr
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_all_ranks_report_different_configs(tmp_path, attempt):
+def test_all_ranks_report_different_configs(tmp_path):
     port = free_port()
     variables = [rank_variables(rank, 2, port) | {"TORCHELASTIC_ERROR_FILE": tmp_path / f"{rank}.json"} for rank in (0, 1)]
     with at_once(worker(tmp_path, rank, port, {"epochs": 1 + rank}, variables=variables[rank]) for rank in (0, 1)) as ranks:
@@ -202,12 +200,11 @@ def test_a_missing_network_interface_is_reported_before_the_start(tmp_path):
 def test_every_command_refuses_an_output_that_cannot_be_written(tmp_path):
     trained = train(tmp_path, {"max_steps": 1}).path
     config = trained / "config.json"
-    for place in (tmp_path / "nowhere/deep", Path("/proc")):
-        for command in (["export", "--checkpoint", trained, "--output", place / "x.pt"],
-                        ["export", "--checkpoint", trained, "--format", "onnx", "--output", place / "x.onnx"],
-                        ["preview", "--config", config, "--output", place / "x.png"],
-                        ["report", trained, "--output", place / "x.html"]):
-            assert f"{command[-1]}: cannot create" in run(*command, folder=tmp_path, expect=2).stderr, command
+    for command in (["export", "--checkpoint", trained, "--output", tmp_path / "nowhere/deep/x.pt"],
+                    ["export", "--checkpoint", trained, "--format", "onnx", "--output", "/proc/x.onnx"],
+                    ["preview", "--config", config, "--output", "/proc/x.png"],
+                    ["report", trained, "--output", "/proc/x.html"]):
+        assert f"{command[-1]}: cannot create" in run(*command, folder=tmp_path, expect=2).stderr, command
     for command in (["convert", "--from", f"idx:{MNIST}", "--to", "lmdb:/proc/set"], ["fetch", "mnist", "--to", "/proc/set"],
                     ["--config", config, "--output", "/proc/set", "--nproc-per-node", 2]):
         assert "/proc/set: cannot " in run(*command, folder=tmp_path, expect=2).stderr, command
