@@ -45,7 +45,7 @@ def test_a_run_learns_the_batches_and_evaluate_agrees_with_it(tmp_path, cifar, t
     assert summary["test_accuracy"] > 0.9
     evaluated = printed_json("evaluate", "--checkpoint", trained.checkpoints()[-1], "--nproc-per-node", 1)
     assert evaluated["test_accuracy"] == summary["test_accuracy"]
-    pair = train(tmp_path, config(cifar), processes=2)
+    pair = train(tmp_path, config(cifar) | {"max_steps": 1}, processes=2)
     assert pair.summary()["data_hash"] == summary["data_hash"]
     as_format = train(tmp_path, config(cifar, dataset=None, root=None, format="cifar", train=str(cifar),
                                        test=str(cifar / "test_batch.bin"), normalize={
