@@ -6,6 +6,7 @@ import shutil
 import numpy
 import pytest
 from pictures import write_class_folders, write_png
+from safetensors_file import write_safetensors
 from support import RunFolder, import_torch, run, swept
 
 ONE_EPOCH = ("--set", "epochs=1", "--set", "launch.processes_per_node=1", "--set", "schedule.warmup_epochs=0")
@@ -113,7 +114,6 @@ def test_weights_are_fine_tuned_in_the_matching_network(tmp_path, photos, form):
     if form == "pt":
         torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in weights.items()}}, path)
     else:
-        from safetensors_file import write_safetensors  # requires torch
         write_safetensors(path, weights)
     printed = run("init", photos, "--weights", path.name, folder=tmp_path, expect=0).stdout
     config = json.loads(printed)

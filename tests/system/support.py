@@ -36,7 +36,6 @@ FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHE
            "PMI_", "MPI_LOCAL", "OMP_", "MNIST_TRAIN_")
 MARK = "MNIST_TRAIN_TEST_MARK"
 LONG_S = 120  # timeout of programs that exit on their own, generous enough for a loaded machine
-STRATEGIES = ("flat", "bucketed", "shared_memory")
 
 # As in launch/status_board.h: phase, wait, epoch, step, batch, and times.
 PHASES = ("starting", "rendezvous", "loading data", "loading weights", "training", "evaluation", "saving", "finished")

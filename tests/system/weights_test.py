@@ -7,12 +7,12 @@ import zipfile
 from collections import OrderedDict
 
 import pytest
+from safetensors_file import read_safetensors, write_safetensors
 from support import import_torch, printed_json, read_mnist, run, train, write_config
 
 torch = import_torch()
 
-from safetensors_file import read_safetensors, write_safetensors  # noqa: E402  (needs torch)
-from torch_models import Net  # noqa: E402
+from torch_models import Net  # noqa: E402  (needs torch)
 
 SAMPLES = 2000
 
@@ -53,7 +53,7 @@ def load(path):
 
 
 def same_tensors(one, other):
-    return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
+    return list(one) == list(other) and all(torch.equal(*map(torch.as_tensor, (one[name], other[name]))) for name in one)
 
 
 def test_pytorch_loads_the_model_strictly_and_gets_the_same_accuracy(trained):
