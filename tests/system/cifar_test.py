@@ -2,7 +2,7 @@
 
 import numpy
 import pytest
-from pictures import read_data_uri, write_png
+from pictures import write_png
 from support import printed_json, printed_rows, train, write_config
 
 BATCHES = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
