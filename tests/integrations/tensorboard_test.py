@@ -1,13 +1,10 @@
-"""Reads a run's event file with the reader and the server of the real TensorBoard."""
+"""Reads a run's event file with the reader of the real TensorBoard."""
 
 import json
-import subprocess
-import time
-import urllib.request
 
 import pytest
-from python_tools import NEEDED, PYTHON, run_python
-from support import environment, free_port, train
+from python_tools import NEEDED, run_python
+from support import train
 
 pytestmark = NEEDED
 
@@ -50,23 +47,3 @@ def test_tensorboards_reader_finds_every_scalar(run, events):
 def test_tensorboards_reader_finds_histograms(run, events):
     assert [step for step, _ in events["histograms"]["weights/conv1.weight"]] == [line["step"] for line in run.epochs()]
     assert {count for _, count in events["histograms"]["gradients/fc1.weight"]} == {800 * 500}
-
-
-def test_tensorboards_server_shows_the_run(run):
-    port = free_port()
-    server = subprocess.Popen([PYTHON, "-m", "tensorboard.main", "--logdir", run.path, "--port", str(port), "--host", "127.0.0.1"],
-                              env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        tags = {}
-        while not tags and time.monotonic() < deadline:
-            time.sleep(0.2)
-            try:
-                address = f"http://127.0.0.1:{port}/data/plugin/scalars/tags"
-                tags = json.load(urllib.request.urlopen(address, timeout=5))
-            except OSError:
-                pass
-        assert "accuracy/test" in tags["."]
-    finally:
-        server.terminate()
-        server.wait(30)
