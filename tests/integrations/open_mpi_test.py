@@ -44,16 +44,6 @@ def test_a_script_may_wrap_the_program_under_mpirun(engine, tmp_path):
         assert process.run_folder.summary()["world_size"] == 2
 
 
-@pytest.mark.parametrize("processes", [1, 3])
-def test_shards_are_bit_identical_under_mpirun(engine, tmp_path, processes):
-    changes = CONFIG | {"deterministic": {"shards": 4}}
-    expected = train(tmp_path, changes, processes=2, output="own")
-    with mpirun(engine, tmp_path, changes, processes) as process:
-        assert process.wait() == 0, process.stderr
-    assert process.run_folder.summary()["world_size"] == processes
-    assert process.run_folder.digest() == expected.digest()
-
-
 @pytest.mark.clock
 def test_a_killed_rank_ends_mpirun_and_leaves_no_process(engine, tmp_path):
     with mpirun(engine, tmp_path, LONG_RUN) as process:
