@@ -7,7 +7,7 @@ import time
 
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
-from support import (LONG_RUN, assert_gone, free_port, merged, require_torchrun, send, start, swept, torchrun, train, worker,
+from support import (LONG_RUN, assert_gone, free_port, merged, require_torchrun, send, start, swept, torchrun, worker,
                      workers)
 
 pytestmark = needs_fake_gpus
@@ -113,9 +113,3 @@ def test_our_launcher_reports_a_stopped_rank(tmp_path, phase):
         assert_gone(process, within_s=2)
         block = process.stderr[process.stderr.index("mnist-train failed"):]
         assert "rank 1" in block and "it is stopped" in block, block
-
-
-def test_nccl_refuses_two_ranks_on_one_gpu_before_training(tmp_path):
-    changes = merged(ON_GPU, {"backend": "nccl", "launch": {"devices": ["cuda:0", "cuda:0"]}})
-    failed = train(tmp_path, changes, processes=2, variables=fake_gpus(1), expect=2)
-    assert "nccl" in failed.stderr and not failed.checkpoints()
