@@ -77,22 +77,6 @@ const data::EpochDraws& draws() {
   return kDraws;
 }
 
-TEST_CASE("a crop is the window at the drawn position, with zeros outside the image") {
-  const at::Tensor images = noise_bytes();
-  for (const RandomCropOptions& crop :
-       {RandomCropOptions{std::nullopt, 3}, RandomCropOptions{ImageSize{5, 6}, 0},
-        RandomCropOptions{ImageSize{11, 8}, 2}}) {
-    const at::Tensor expected =
-        by_hand(images, crop.size.value_or(kSize), [&](auto sample, auto image, auto y, auto x) {
-          const data::PixelBox place = draws().of(sample, 0).crop(crop, kSize);
-          return value(image, y + place.top, x + place.left);
-        });
-    const at::Tensor result = images_of({crop}, images);
-    CHECK(result.scalar_type() == at::kByte);
-    CHECK(result.to(at::kFloat).equal(expected));
-  }
-}
-
 TEST_CASE("a flip swaps left and right") {
   const at::Tensor images = noise_bytes();
   const HorizontalFlipOptions flip{0.5};
@@ -210,14 +194,6 @@ TEST_CASE("a resized crop takes the centre window of test images") {
   const at::Tensor expected =
       resize_tensors(images, at::tensor({1.0F, 0.0F, 7.0F, 7.0F}).expand({kSamples, 4}), {14, 14});
   CHECK(difference(larger, expected) <= 1);
-}
-
-TEST_CASE("a crop fills pixels outside the image per channel") {
-  const Fill fill{std::vector<double>{10, 200}, false};
-  const at::Tensor cropped =
-      images_of({RandomCropOptions{ImageSize{40, 40}, 17, fill}}, noise_bytes());
-  CHECK(cropped[0][0][0][0].item<int>() == 10);
-  CHECK(cropped[0][1][0][0].item<int>() == 200);
 }
 
 TEST_CASE("normalize converts bytes to fp32, and later entries keep the type") {

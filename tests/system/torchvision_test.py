@@ -13,6 +13,7 @@ COUNT = 150
 SEED = 7
 BITS = 2**64 - 1
 SIZES = {"gray": (1, 28, 31), "rgb": (3, 40, 33)}
+CROPPED = [26, 30]
 TRIVIAL = ("identity shear_x shear_y translate_x translate_y rotate brightness saturation contrast sharpness posterize "
            "solarize autocontrast equalize").split()
 
@@ -118,10 +119,9 @@ def rotate(image, sample):
 
 
 def crop(image, sample):
-    height, width = image.shape[1:]
-    top, left = (int(uniform(sample, number) * 9) for number in (0, 1))
-    padded = functional.pad(image, [4] * 4, fill=[255.0] * len(image))
-    return functional.crop(padded, top, left, height, width)
+    top, left = (int(uniform(sample, number) * (side + 8 - cropped + 1))
+                 for number, (side, cropped) in enumerate(zip(image.shape[1:], CROPPED)))
+    return functional.crop(functional.pad(image, [4] * 4, fill=colour(image)), top, left, *CROPPED)
 
 
 def vertical_flip(image, sample):
@@ -134,7 +134,7 @@ OPERATIONS = {
     trivial: "trivial_augment",
     erasing: {"name": "random_erasing", "probability": 0.8},
     rotate: {"name": "rotate", "degrees": 70},
-    crop: {"name": "random_crop", "padding": 4, "fill": "background"},
+    crop: {"name": "random_crop", "size": CROPPED, "padding": 4},
     vertical_flip: "vertical_flip",
 }
 
@@ -182,7 +182,7 @@ def preview(folder, place, augment):
 def test_pixels_match_torchvision(tmp_path, pictures, operation):
     folder, pixels = pictures
     entry = OPERATIONS[operation]
-    if operation in (erasing, rotate):
+    if operation in (erasing, rotate, crop):
         entry = entry | {"fill": colour(pixels[0])}
     changed = 0
     for image in preview(folder, tmp_path, [entry]):
