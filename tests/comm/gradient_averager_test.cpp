@@ -248,13 +248,13 @@ TEST_CASE("bf16 gradients stay bf16 until they are summed over ranks") {
 }
 
 TEST_CASE("gradients do not depend on how a batch is split") {
-  for (const std::int64_t batch_size :
-       {6, 5, 7, 2, 1}) {  // with fewer than 3, some ranks have no samples
+  for (const std::int64_t batch_size : {7, 1}) {  // with one sample, some ranks have none
     const std::vector<at::Tensor> expected = steps(Communicator(), {}, batch_size);
     for (const AveragingStrategy strategy : {AveragingStrategy::kFlat, AveragingStrategy::kBucketed,
                                              AveragingStrategy::kSharedMemory}) {
       for (const int world_size : {2, 3}) {
         for (const bool deterministic : {false, true}) {
+          if (deterministic && strategy != AveragingStrategy::kBucketed) continue;  // no difference
           const auto results = results_of_ranks(world_size, [&](Communicator& communicator) {
             return steps(communicator, with_strategy(strategy, deterministic), batch_size);
           });
