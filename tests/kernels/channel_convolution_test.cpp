@@ -78,7 +78,7 @@ void check_depthwise(const kernels::ChannelConvolution& layer, const ImageSizes&
   if (!sizes.single) agreement.add("gradient", dx, exact_x.grad(), type);
   agreement.add("gradient of the weight", weight_gradient, exact_weight.grad(), type);
   CHECK(agreement.difference() == "");
-  if (sizes.single) return;
+  if (sizes.single || type != at::kFloat) return;  // the type does not affect what follows
   const auto [none, same] = gradients(false, true);
   CHECK(accelerator::to_host(same).equal(accelerator::to_host(weight_gradient)));
   CHECK(!none.defined());
