@@ -1,6 +1,4 @@
-"""Tests early stopping, the EMA model, and schedules that depend on the evaluation."""
-
-import math
+"""Tests stop_at_accuracy, the EMA model, and schedules that depend on the evaluation."""
 
 import pytest
 from safetensors_file import read_safetensors
@@ -93,29 +91,6 @@ def test_plateau_matches_pytorch(tmp_path):
     assert min(rates) < 0.5
     assert [step["learning_rate"] for step in folder.steps()] == [
         pytest.approx(rates[step["epoch"] - 1], rel=1e-12) for step in folder.steps()]
-
-
-def epochs_until_stopped(accuracies, patience, min_delta):
-    best, bad = -math.inf, 0
-    for epoch, accuracy in enumerate(accuracies, 1):
-        best, bad = (accuracy, 0) if accuracy > best + min_delta else (best, bad + 1)
-        if bad == patience:
-            return epoch
-    return None
-
-
-def test_a_run_that_stops_improving_ends_and_reports_why(tmp_path):
-    changes = {"epochs": 40, "early_stopping": {"patience": 2, "min_delta": 0.01},
-               "data": {"limit_train": 1280, "validation": 0.2}}
-    folder = train(tmp_path, changes, processes=2)
-    accuracies = [epoch["validation_accuracy"] for epoch in folder.epochs()]
-    assert len(accuracies) == epochs_until_stopped(accuracies, 2, 0.01) < 40
-    summary = folder.summary()
-    assert (summary["status"], summary["ended_by"]) == ("finished", "early_stopping")
-    assert f"ended by early_stopping in epoch {len(accuracies)}" in folder.stderr
-    assert (folder.path / "model.pt").exists()
-    again = train(tmp_path, changes, "--resume", "auto", processes=2)
-    assert "already finished" in again.stderr and len(again.epochs()) == len(accuracies)
 
 
 def test_a_run_ends_with_the_first_epoch_that_reaches_stop_at_accuracy_on_the_validation_set(tmp_path):
