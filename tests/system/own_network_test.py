@@ -45,16 +45,6 @@ def test_a_network_trains_like_the_same_modules_in_pytorch(tmp_path, cropped, na
         assert weights[name] == pytest.approx(tensor.detach().numpy(), abs=1e-4), name
 
 
-def test_dropout_draws_the_same_masks_with_any_number_of_processes(tmp_path):
-    config = {"max_steps": 12, "model": {"layers": WITH_DROPOUT}}
-    runs = [train(tmp_path, config, processes=processes, output=f"on{processes}") for processes in (1, 3)]
-    losses = [each.losses() for each in runs]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-    without = [layer for layer in WITH_DROPOUT if "dropout" not in layer and layer != {"name": "dropout", "p": 0.3}]
-    kept = train(tmp_path, config | {"model": {"layers": without}}, output="without")
-    assert kept.losses()[0] != pytest.approx(losses[0][0], rel=1e-3)
-
-
 @pytest.mark.parametrize("name", swept(["net", "mlp", "lenet", "resnet18"], ["net", "resnet18"]))
 def test_a_built_in_network_equals_the_list_that_describe_prints(tmp_path, name):
     config = {"max_steps": 1, "data": {"limit_test": 10}, "batch_size": 16, "model": {"name": name}}
