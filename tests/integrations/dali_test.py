@@ -59,14 +59,6 @@ def test_dalis_caffe2_reader_reads_lmdbs_written_by_convert(sets, encoding, most
     assert differences.mean() <= most / 8 and numpy.quantile(differences, 0.999) <= most
 
 
-def test_dalis_file_reader_reads_folders_written_by_convert(sets):
-    images, labels = read_by_dali("file", file_root=str(sets / "folder" / "test"))
-    wanted, classes = mnist_bytes("t10k", SMALL_MNIST["test"])
-    order = numpy.argsort(classes, kind="stable")
-    assert (labels == classes[order]).all()
-    assert (images == wanted[order]).all()
-
-
 def field(number, value):
     """Encodes a protobuf field with an integer or bytes."""
     def varint(n):
