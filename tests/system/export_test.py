@@ -233,19 +233,18 @@ def test_a_layer_that_onnx_cannot_express_is_reported(tmp_path, small_images):
     export(tmp_path / "model.pt", "python", tmp_path / "net.py", "--config", config)
 
 
-@pytest.mark.parametrize("form", ["pt", "safetensors", "onnx", "python"])
-def test_the_source_is_never_overwritten(tmp_path, small_images, form):
+def test_the_source_is_never_overwritten(tmp_path, small_images):
     weights = linear_weights(tmp_path).rename(tmp_path / "model")
     config = config_of(tmp_path, LINEAR, small_images[0])
     (tmp_path / "link").symlink_to(weights)
     (tmp_path / "hard").hardlink_to(weights)
-    for output in (weights, tmp_path / "link", tmp_path / "hard", tmp_path / ".." / tmp_path.name / "model"):
+    for form, output in (("pt", weights), ("safetensors", tmp_path / "link"), ("onnx", tmp_path / "hard"),
+                         ("python", tmp_path / ".." / tmp_path.name / "model")):
         said = refused(tmp_path, weights, form, output, 2, "--config", config)
         assert "never overwritten" in said, said
 
 
-@pytest.mark.parametrize("form", ["onnx", "python"])
-@pytest.mark.parametrize("key, name", [("torchscript", "net.ts"), ("plugin", "libnet.so")])
+@pytest.mark.parametrize("form, key, name", [("onnx", "torchscript", "net.ts"), ("python", "plugin", "libnet.so")])
 def test_networks_without_layers_are_refused(tmp_path, small_images, form, key, name):
     (tmp_path / name).write_bytes(b"")
     config = write_config(tmp_path, {"data": small_images[0], "model": {key: str(tmp_path / name)}})
