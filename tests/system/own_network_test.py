@@ -47,7 +47,7 @@ def test_a_network_trains_like_the_same_modules_in_pytorch(tmp_path, cropped, na
 
 @pytest.mark.parametrize("name", swept(["net", "mlp", "lenet", "resnet18"], ["net", "resnet18"]))
 def test_a_built_in_network_equals_the_list_that_describe_prints(tmp_path, name):
-    config = {"max_steps": 1, "data": {"limit_test": 10}, "batch_size": 16, "model": {"name": name}}
+    config = {"max_steps": 1, "data": {"limit_test": 10}, "batch_size": 4, "model": {"name": name}}
     named = train(tmp_path, config, output="named")
     described = printed_json("describe", "--config", write_config(tmp_path, config), "--json")
     listed = train(tmp_path, config | {"model": {"layers": described["layers"]}}, output="listed")
