@@ -34,8 +34,8 @@ def test_a_missing_data_set_is_reported_with_the_command_that_downloads_it(tmp_p
                                           ("mixup_image_folder", "put folders of pictures (.jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm) there")])
 def test_a_shipped_config_without_its_data_reports_how_to_get_the_data(tmp_path, config, made):
     refused = run("--config", config, "--set", "device=cpu", folder=tmp_path, expect=3)
-    first = refused.stderr.splitlines()[0]
-    assert "no such file or folder (data.train)" in first and made.format(tmp_path) in first, first
+    line = next(line for line in refused.stderr.splitlines() if line.startswith("mnist-train failed: "))
+    assert "no such file or folder (data.train)" in line and made.format(tmp_path) in line, line
 
 
 def test_an_unusable_file_is_reported_with_its_position_in_the_config(tmp_path):
