@@ -95,9 +95,13 @@ Type<std::string> free_name(const std::string& endings = "", const std::string& 
                    " that the run does not write itself" + extra);
 }
 
-/// Rejects equal file names.
+/// Rejects equal file names, and a file name that is a parent folder of the other.
 void check_files(RunConfig& config, const JsonCursor& cursor) {
-  if (std::filesystem::path(config.model_file) != config.accuracies_file) return;
+  const std::filesystem::path model = config.model_file;
+  const std::filesystem::path accuracies = config.accuracies_file;
+  const auto [model_rest, accuracies_rest] =
+      std::mismatch(model.begin(), model.end(), accuracies.begin(), accuracies.end());
+  if (model_rest != model.end() && accuracies_rest != accuracies.end()) return;
   cursor.add_error_at(cursor.has("accuracies_file") ? "accuracies_file" : "model_file",
                       "model_file and accuracies_file are the same path");
 }

@@ -163,6 +163,8 @@ TEST_CASE("keys that contradict each other are refused") {
        "\"..\") that the run does not write itself, found the string \"events.out.tfevents.1\""},
       {R"({"accuracies_file":"model.pt"})",
        "f:1:20: /accuracies_file: model_file and accuracies_file are the same path"},
+      {R"({"model_file":"a.pt","accuracies_file":"a.pt/b"})",
+       "f:1:40: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"model.bin"})",
        "f:1:15: /model_file: expected the name of a file in the run folder (relative, without "
        "\"..\") that the run does not write itself and that ends with .pt, .pth or .safetensors, "
