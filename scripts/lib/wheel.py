@@ -1,6 +1,6 @@
 """Writes a wheel from a folder with the files to install. The same folder always yields a byte-identical wheel.
 
-The format is the binary distribution format of packaging.python.org/specifications.
+See packaging.python.org/specifications, "Binary distribution format".
 """
 
 import argparse
@@ -12,13 +12,13 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-WRITTEN = (1980, 1, 1, 0, 0, 0)  # the earliest time that the zip format can represent
+TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the earliest time that the zip format can represent
 
 METADATA = """\
 Metadata-Version: 2.1
 Name: mnist-train
 Version: {version}
-Summary: Trains image classifiers on several processes and GPUs, with LibTorch
+Summary: Trains image classifiers in multiple processes and on multiple GPUs, with LibTorch
 License: MIT
 Requires-Python: >=3.10
 Requires-Dist: torch=={torch}.*
@@ -78,7 +78,7 @@ def record_line(name, content):
 
 
 def add_file(wheel, name, content, is_executable):
-    entry = zipfile.ZipInfo(name, WRITTEN)
+    entry = zipfile.ZipInfo(name, TIMESTAMP)
     entry.create_system = 3  # Unix, on every system
     entry.external_attr = (0o100755 if is_executable else 0o100644) << 16
     entry.compress_type = zipfile.ZIP_DEFLATED
@@ -91,7 +91,7 @@ def main():
     parser.add_argument("output", type=Path)
     for name in ("version", "torch", "system"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--dali", help="requirement of the extra `dali` (default: no such extra)")
+    parser.add_argument("--dali", help="requirement for the extra `dali` (default: no such extra)")
     arguments = parser.parse_args()
     arguments.info = f"mnist_train-{arguments.version}.dist-info"
     tag = f"py3-none-{arguments.system}"

@@ -25,8 +25,8 @@ SharedLibrary load() {
   SharedLibrary library(path.empty() ? launch::kCudaModule : path, SharedLibrary::Symbols::kShared);
   if (library.loaded()) return library;
   refuse(
-      "cannot use a GPU: {}; scripts/setup --cuda installs LibTorch's CUDA parts and builds the "
-      "module",
+      "cannot use a GPU: {}; scripts/setup --cuda installs LibTorch's CUDA libraries and builds "
+      "the module",
       library.error());
 }
 
@@ -40,7 +40,7 @@ void record(c10::Event& event, at::Device device) {
 void show_waits_on(launch::RankStatus* status) { waiting_status = status; }
 
 void wait_until(const std::function<bool()>& has_reached) {
-  constexpr double kSpin_s = 50e-6;  // the shortest sleep, which would delay short waits
+  constexpr double kSpin_s = 50e-6;  // before the first sleep, which takes at least as long
   constexpr std::chrono::microseconds kPause(50);
   if (has_reached()) return;
   const launch::WaitScope waiting(waiting_status, launch::Wait::kDevice);

@@ -38,7 +38,7 @@ bool trains_in_bfloat16(const Worker& worker) {
   return true;
 }
 
-/// Loads the data set for this rank's device, in the precision of training. Collective.
+/// Loads the data set for this rank's device, in the training precision. Collective.
 RunImages load_images(Worker& worker, const data::Dataset& dataset) {
   const auto normalize = settings::effective_normalize(worker.config.data, dataset.train.channels);
   const auto augmenter = make_augmenter(worker, dataset.train, /*exchanges=*/true);
@@ -103,7 +103,8 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
     trainer = build();
   } catch (const comm::SharedMemoryError& error) {
     if (options.gradient_averaging.strategy == Strategy::kSharedMemory) throw;
-    if (worker.is_rank0()) spdlog::warn("averaging gradients with strategy flat: {}", error.what());
+    if (worker.is_rank0())
+      spdlog::warn("averaging gradients with strategy flat instead: {}", error.what());
     options.gradient_averaging.strategy = Strategy::kFlat;
     trainer = build();
   }
@@ -123,7 +124,8 @@ void log_already_finished(const Worker& worker, const train::Trainer& trainer) {
       launch::resume_command(worker.run_folder, worker.job.program), longer);
 }
 
-/// Returns whether the run must stop now. After its last step, it only needs evaluation.
+/// Returns whether the run must stop now. A stop request after the last step is ignored, because
+/// only evaluation remains.
 bool must_stop(const train::Trainer& trainer) {
   return trainer.stop_requested() && !trainer.run_done();
 }
@@ -251,7 +253,7 @@ ExitCode run_training(Worker& worker) {
   record_stop_signals();  // until now they ended the process: there was nothing to save
 
   if (trainer->run_done() && worker.is_rank0()) {
-    spdlog::info("no steps are left to train ({} ends the run): evaluating the weights of step {}",
+    spdlog::info("no training steps are left, because of {}: evaluating the weights of step {}",
                  trainer->ended_by(), trainer->progress().step);
   }
 

@@ -352,7 +352,7 @@ FileLock take_file_lock(int fd, bool wait) {
   struct flock mark = whole_file_lock(F_WRLCK);
   (void)::fcntl(fd, F_OFD_SETLK, &mark);
   errno = reason;
-  return result == 0 ? FileLock::kTaken : FileLock::kUnsupported;
+  return result == 0 ? FileLock::kAcquired : FileLock::kUnsupported;
 }
 
 bool is_file_locked(int fd) {

@@ -44,8 +44,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Maps a file, or new memory if `fd` is -1, shared between processes. The last copy of the pointer
-/// unmaps it. `protection` is passed to mmap; `what` names the memory in messages. Throws
+/// Maps a file, or anonymous memory if `fd` is -1, shared between processes. The last copy of the
+/// pointer unmaps it. `protection` is passed to mmap; `what` names the memory in messages. Throws
 /// Error(kRunFailed).
 std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protection,
                                          const std::string& what, std::size_t offset = 0);
@@ -64,7 +64,7 @@ class MappedFile {
 };
 
 /// Replaces a file atomically: temporary file in the same folder, fsync, rename, fsync of the
-/// folder. Throws Error(code) naming the path and the system's reason.
+/// folder. Throws Error(code) with the path and the system's error message.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content,
                            ExitCode code);
 
@@ -111,7 +111,7 @@ std::filesystem::path first_numbered(
     const std::filesystem::path& path,
     const std::function<bool(const std::filesystem::path&)>& accepts);
 
-/// Removes partial files that killed processes left in `folder`. The run folder must be locked, so
+/// Removes partial files left in `folder` by killed processes. The run folder must be locked, so
 /// that no other process is writing there.
 void remove_leftovers(const std::filesystem::path& folder);
 
@@ -145,7 +145,7 @@ std::filesystem::path executable_folder();
 
 /// The outcome of an attempt to lock a file.
 enum class FileLock {
-  kTaken,
+  kAcquired,
   kHeld,         // by another process
   kUnsupported,  // by the file system; errno has the reason
 };
@@ -155,8 +155,8 @@ enum class FileLock {
 /// some NFS and FUSE mounts do not support flock.
 FileLock take_file_lock(int fd, bool wait = false);
 
-/// Returns whether another open file description holds the lock of `take_file_lock`. Only queries
-/// the lock, so other processes can take it meanwhile.
+/// Returns whether another open file description holds the lock that `take_file_lock` takes. Does
+/// not take it, so the answer may soon be out of date.
 bool is_file_locked(int fd);
 
 /// A kind of file that users pass by mistake.

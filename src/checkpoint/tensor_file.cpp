@@ -64,7 +64,7 @@ std::string_view find_header(std::span<const std::uint8_t> file) {
   if (const auto kind = binary_kind(content)) name = kind->name;
   require(name != "a safetensors file", "is damaged: its header cannot be read");
   require(name != "a text file" || content.find("\"weight_map\"") == content.npos,
-          "is an index of sharded weights; merge the tensors of its files into one, in Python");
+          "is an index of sharded weights; merge the files that it lists into one, in Python");
   require(name.empty(), "is " + name +
                             ", not a torch.save file (.pt, .pth), a safetensors file or a "
                             "checkpoint");
@@ -111,12 +111,12 @@ StoredTensor read_entry(const std::string& name, const Json& entry, std::size_t 
     check(!__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes), kImpossible);
   }
   check((is_empty ? 0 : static_cast<std::size_t>(bytes)) == tensor.end - tensor.begin,
-        "has a shape that does not fit its bytes");
+        "has a shape that does not match its size in bytes");
   return tensor;
 }
 
-/// Returns the tensors in the order of their bytes, which fill the data. Refuses overlaps, which
-/// could need any amount of memory.
+/// Returns the tensors in the order of their offsets. They must cover the data exactly: overlapping
+/// tensors could make a small file need any amount of memory.
 std::vector<StoredTensor> read_entries(const Json& header, std::size_t data_bytes,
                                        std::size_t seal_bytes) {
   std::vector<StoredTensor> tensors;

@@ -33,7 +33,8 @@ bool is_ready(int fd, short event, Deadline& deadline, double max_wait_s) {
   return false;
 }
 
-/// The nonce of our own ping: c10d's store client would wait forever for an answer.
+/// The nonce of our ping. We send it ourselves, because c10d's client would wait forever for a
+/// reply.
 constexpr std::uint32_t kNonce = 0x6d6e6973;
 
 std::array<char, 10> greeting() {
@@ -46,7 +47,7 @@ std::array<char, 10> greeting() {
 }
 
 std::string not_a_store(const std::string& behaviour) {
-  return "the program that listens there is not a store: it " + behaviour;
+  return "the program listening there is not a store: it " + behaviour;
 }
 
 /// Returns the reason why no store answers at an address, or "" if one does.
@@ -61,7 +62,7 @@ std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
     socklen_t size = sizeof error;
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
-  if (error == ECONNREFUSED) return "connection refused, nothing listens there";
+  if (error == ECONNREFUSED) return "connection refused, nothing is listening there";
   if (error != 0) return std::strerror(error);
   const auto bytes = greeting();
   (void)::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);  // recv reports any error
@@ -78,8 +79,8 @@ std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
   return is_store ? "" : not_a_store("sends something else");
 }
 
-/// Retries until the deadline, because rank 0's host may still be starting. Returns the last
-/// obstacle, or "" if the store answers or, on the rank that serves it, if the name resolves.
+/// Retries until the deadline, because rank 0's host may still be starting. Returns why the last
+/// attempt failed, or "" if the store answers or, on the rank that serves it, if the name resolves.
 std::string find_store(const launch::WorkerIdentity& identity, bool serves, Deadline& deadline) {
   std::string obstacle = "the host name does not resolve: no name server answers";
   for (double pause_s = 0.01;; pause_s = std::min(2 * pause_s, 0.5)) {
@@ -105,7 +106,8 @@ c10::intrusive_ptr<c10d::Store> open_store(const RendezvousOptions& options, boo
   store_options.port = static_cast<std::uint16_t>(identity.master_port);
   store_options.isServer = serves;
   store_options.waitWorkers = false;
-  store_options.timeout = to_milliseconds(std::max(options.timeout_s, 1.0));  // in whole seconds
+  store_options.timeout =
+      to_milliseconds(std::max(options.timeout_s, 1.0));  // at least a second for c10d
   if (options.listen_fd >= 0) {
     store_options.masterListenFd = options.listen_fd;
   } else if (serves) {
@@ -124,8 +126,8 @@ std::string store_address(const launch::WorkerIdentity& identity) {
 }
 
 /// Connects to the store, which rank 0 serves here unless an agent does. Throws Error(kDistributed)
-/// within the timeout, naming the address and the obstacle: the port is in use, the name does not
-/// resolve, nothing listens there, or the program there is not a store.
+/// within the timeout, with the address and the cause: the port is in use, the name does not
+/// resolve, nothing is listening there, or the program there is not a store.
 c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& options) {
   const launch::WorkerIdentity& identity = options.identity;
   const bool serves = identity.rank == 0 && !identity.store_served_by_agent;
@@ -162,8 +164,8 @@ std::string rank_key(const char* event, int rank) {
   return std::string(event) + "/" + std::to_string(rank);
 }
 
-/// Returns whether all keys are set before the deadline.
-bool are_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline& deadline) {
+/// Waits until all keys are set. Returns false if the deadline passes first.
+bool wait_until_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline& deadline) {
   while (true) {
     try {
       store.wait(keys, deadline.next_wait());
@@ -174,12 +176,13 @@ bool are_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline&
   }
 }
 
-/// Waits until the other ranks have read rank 0's verdict, because the store may end with rank 0.
+/// Waits until the other ranks have read rank 0's verdict, because the store may disappear when
+/// rank 0 exits.
 void wait_for_readers(c10d::Store& store, int world_size, Deadline& deadline) {
   Deadline extended(std::max(deadline.left_s(), kAnswer_s));
   std::vector<std::string> keys;
   for (int rank = 1; rank < world_size; ++rank) keys.push_back(rank_key(kRead, rank));
-  (void)are_set(store, keys, extended);
+  (void)wait_until_set(store, keys, extended);
 }
 
 struct Refusal {
@@ -218,9 +221,9 @@ void require_all(c10d::Store& store, const RendezvousOptions& options) {
 /// Waits for rank 0's verdict, and throws it if it is a refusal.
 void check_verdict(c10d::Store& store, const RendezvousOptions& options) {
   Deadline deadline(options.timeout_s + kAnswer_s);
-  if (!are_set(store, {kVerdict}, deadline)) {
+  if (!wait_until_set(store, {kVerdict}, deadline)) {
     require_all(store, options);
-    throw PeerError("lost another rank during rendezvous: rank 0 no longer answers");
+    throw PeerError("lost another rank during rendezvous: rank 0 no longer responds");
   }
   const std::string verdict = store.get_to_str(kVerdict);
   if (verdict.empty()) return;
@@ -262,7 +265,7 @@ RankInfo read_rank_info(c10d::Store& store, int rank) {
   return nlohmann::json::parse(store.get_to_str(rank_key(kJoined, rank))).get<RankInfo>();
 }
 
-/// Returns names for the GPUs at these PCI addresses that are valid on all ranks. NCCL treats ranks
+/// Returns names, unique across all ranks, for the GPUs at these PCI addresses. NCCL treats ranks
 /// with different NCCL_HOSTID as being on different machines, so several can use one GPU.
 std::vector<std::string> gpu_names(std::vector<std::string> addresses) {
   const char* host = std::getenv("NCCL_HOSTID");
@@ -277,7 +280,7 @@ void compare_rank_infos(c10d::Store& store, const RendezvousOptions& options, De
   const RankInfo rank_0_info = read_rank_info(store, 0);
   std::vector<std::vector<std::string>> gpus{rank_0_info.gpus};
   for (int rank = 1; rank < options.identity.world_size; ++rank) {
-    if (!are_set(store, {rank_key(kJoined, rank)}, deadline)) require_all(store, options);
+    if (!wait_until_set(store, {rank_key(kJoined, rank)}, deadline)) require_all(store, options);
     const RankInfo info = read_rank_info(store, rank);
     result.one_host = result.one_host && info.host == rank_0_info.host;
     gpus.push_back(info.gpus);
@@ -299,8 +302,8 @@ void compare_rank_infos(c10d::Store& store, const RendezvousOptions& options, De
   result.gpus = launch::assign_gpus(gpus);
 }
 
-/// Joins the other ranks. Rank 0 compares their entries first and, if they do not fit, refuses to
-/// start the run on all ranks.
+/// Joins the other ranks. Rank 0 compares their entries first and, if they do not match, makes all
+/// ranks refuse to start the run.
 RendezvousResult join(const c10::intrusive_ptr<c10d::Store>& store,
                       const RendezvousOptions& options) {
   const int rank = options.identity.rank;
@@ -319,7 +322,7 @@ RendezvousResult join(const c10::intrusive_ptr<c10d::Store>& store,
     throw;
   }
   store->set(rank == 0 ? kVerdict : rank_key(kRead, rank), "");
-  // Each rank may now refuse the shared GPUs on its own and exit.
+  // Each rank may now decide on its own to refuse the shared GPUs and exit.
   if (rank == 0 && !joined.gpus.is_exclusive()) wait_for_readers(*store, world_size, deadline);
   return joined;
 }
@@ -345,7 +348,7 @@ RendezvousResult rendezvous(const RendezvousOptions& options) {
   if (result) return *result;
   throw Error(ExitCode::kDistributed,
               "the store at " + store_address(options.identity) +
-                  " no longer answers: the process that serves it is stopped or hangs");
+                  " no longer responds: the process serving it is stopped or has hung");
 }
 
 }  // namespace mnist_train::comm

@@ -24,8 +24,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FailureReport, code, message, ho
 
 namespace {
 
-constexpr std::array kPhaseNames{"starting", "rendezvous", "loading data", "loading weights",
-                                 "training", "evaluation", "saving",       "finished"};
+constexpr std::array kPhaseNames{"startup",  "rendezvous", "data loading", "weight loading",
+                                 "training", "evaluation", "saving",       "shutdown"};
 
 constexpr std::array kWaitNames{"nothing",
                                 "all-reduce",
@@ -146,7 +146,7 @@ std::string describe(const RankStatus& status) {
     return (epoch == 0 ? "evaluation" : fmt::format("the evaluation of epoch {}", epoch)) +
            (batch == 0 ? "" : fmt::format(", batch {}", batch));
   }
-  if (phase == Phase::kSaving) return fmt::format("saving after step {}", step);
+  if (phase == Phase::kSaving) return fmt::format("the save after step {}", step);
   return enum_name(kPhaseNames, phase, "an unknown phase");
 }
 

@@ -86,9 +86,9 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
   constexpr std::int64_t kBilinear = 0;
   constexpr std::int64_t kZerosOutside = 0;
   Augmentation entry{6};
-  // The matrix from output to input coordinates, both in [-1, 1]: with y downwards, (x, y) comes
-  // from (cos x - sin y, sin x + cos y). Computed on the host, so that rotations are bit-identical
-  // on all devices.
+  // The matrix from output to input coordinates, both in [-1, 1]: with y downwards and angle a,
+  // (x, y) comes from (x cos a - y sin a, x sin a + y cos a). Computed on the host, so that
+  // rotations are bit-identical on all devices.
   entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
     const double angle = draws.angle(options);
     const double cosine = std::cos(angle);
@@ -107,10 +107,10 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
     };
     const at::Tensor values = images.to(at::kFloat);
     if (is_black) return cast_like(images, rotated(values));
-    // Like torchvision, weights border pixels by their coverage again, although interpolation with
-    // zeros has already darkened them.
-    const at::Tensor part = rotated(at::ones_like(values.narrow(1, 0, 1)));
-    return cast_like(images, rotated(values).sub_(fill).mul_(part).add_(fill));
+    // Like torchvision, this weights border pixels by their coverage again, although interpolation
+    // with zeros has already darkened them.
+    const at::Tensor coverage = rotated(at::ones_like(values.narrow(1, 0, 1)));
+    return cast_like(images, rotated(values).sub_(fill).mul_(coverage).add_(fill));
   };
   return entry;
 }
@@ -137,7 +137,8 @@ Augmentation augmentation_of(const settings::NormalizeOptions& options, ImageSiz
   });
 }
 
-/// Returns whether each of `count` coordinates is in [`first` [n], `end` [n]): [n,count].
+/// Returns a mask [n,count]: whether coordinate c of 0 to `count` is at least `first[i]` and less
+/// than `end[i]`. `first` and `end` are [n].
 at::Tensor between(const at::Tensor& first, const at::Tensor& end, std::int64_t count) {
   const at::Tensor all = at::arange(count, first.options());
   return (all >= first.unsqueeze(1)).logical_and_(all < end.unsqueeze(1));

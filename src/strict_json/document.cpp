@@ -191,7 +191,7 @@ class DocumentParser {
       }
       throw MalformedScalar{begin + error.byte - 1,
                             "malformed string: expected UTF-8 without control characters, and only "
-                            "escapes such as \\n and \\u00e9"};
+                            "valid escapes, such as \\n and \\u00e9"};
     } catch (const Json::out_of_range&) {
       throw MalformedScalar{begin, "the number " + shorten(token) + " is too large"};
     }

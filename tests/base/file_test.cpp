@@ -324,12 +324,12 @@ TEST_CASE("a lock excludes others and is visible until its file is closed") {
   CHECK_FALSE(is_file_locked(file.other.get()));
   {
     const UniqueFd holder = file.open();
-    REQUIRE(take_file_lock(holder.get()) == FileLock::kTaken);
+    REQUIRE(take_file_lock(holder.get()) == FileLock::kAcquired);
     CHECK(is_file_locked(file.other.get()));
     CHECK(take_file_lock(file.other.get()) == FileLock::kHeld);
   }
   CHECK_FALSE(is_file_locked(file.other.get()));
-  CHECK(take_file_lock(file.other.get(), /*wait=*/true) == FileLock::kTaken);
+  CHECK(take_file_lock(file.other.get(), /*wait=*/true) == FileLock::kAcquired);
 }
 
 TEST_CASE("querying a lock does not block others") {
@@ -339,7 +339,7 @@ TEST_CASE("querying a lock does not block others") {
   });
   for (int i = 0; i < 2000; ++i) {
     const UniqueFd holder = file.open();
-    REQUIRE(take_file_lock(holder.get()) == FileLock::kTaken);
+    REQUIRE(take_file_lock(holder.get()) == FileLock::kAcquired);
   }
 }
 

@@ -224,8 +224,9 @@ TEST_CASE("invalid headers, types and shapes are refused with the reason") {
       {of_bytes(R"(["4"])", "[0,4]"), 4, "an impossible shape"},
       {of_bytes("[18446744073709551615]", "[0,4]"), 4, "an impossible shape"},
       {of_bytes("[1e30]", "[0,4]"), 4, "an impossible shape"},
-      {of_bytes("[3]", "[0,4]"), 4, "does not fit its bytes"},
-      {R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,4]}})", 4, "does not fit its bytes"},
+      {of_bytes("[3]", "[0,4]"), 4, "does not match its size in bytes"},
+      {R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,4]}})", 4,
+       "does not match its size in bytes"},
   });
 }
 

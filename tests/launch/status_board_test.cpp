@@ -32,33 +32,33 @@ TEST_CASE("the launcher sees the progress of a rank in another process") {
   REQUIRE(WIFEXITED(status));
   CHECK(describe(board.of(1)) == "step 120 (epoch 4)");
   CHECK(board.of(1).updated_s.load() > created_s);
-  CHECK(describe(board.of(0)) == "starting");
+  CHECK(describe(board.of(0)) == "startup");
 }
 
 TEST_CASE("without a launcher, a rank has a private board") {
   StatusBoard board = StatusBoard::attach(-1, 2);
   CHECK(board.fd() == -1);
-  CHECK(describe(board.of(1)) == "starting");
+  CHECK(describe(board.of(1)) == "startup");
   update(board.of(1), Phase::kSaving, 1, 9);
-  CHECK(describe(board.of(1)) == "saving after step 9");
+  CHECK(describe(board.of(1)) == "the save after step 9");
 }
 
 TEST_CASE("a board can be moved") {
   StatusBoard first = StatusBoard::create(1);
   update(first.of(0), Phase::kFinished, 0, 0);
   const StatusBoard second = std::move(first);
-  CHECK(describe(second.of(0)) == "finished");
+  CHECK(describe(second.of(0)) == "shutdown");
 }
 
 TEST_CASE("every phase has a readable description") {
   StatusBoard board = StatusBoard::attach(-1, 1);
-  for (const auto& [phase, text] : {std::pair{Phase::kStarting, "starting"},
+  for (const auto& [phase, text] : {std::pair{Phase::kStarting, "startup"},
                                     {Phase::kRendezvous, "rendezvous"},
-                                    {Phase::kLoadingData, "loading data"},
+                                    {Phase::kLoadingData, "data loading"},
                                     {Phase::kTraining, "step 7 (epoch 2)"},
                                     {Phase::kEvaluation, "the evaluation of epoch 2"},
-                                    {Phase::kSaving, "saving after step 7"},
-                                    {Phase::kFinished, "finished"},
+                                    {Phase::kSaving, "the save after step 7"},
+                                    {Phase::kFinished, "shutdown"},
                                     {static_cast<Phase>(99), "an unknown phase"}}) {
     update(board.of(0), phase, 2, 7);
     CHECK(describe(board.of(0)) == text);

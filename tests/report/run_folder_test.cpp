@@ -292,7 +292,7 @@ TEST_CASE("a run without a recorded end counts as interrupted; a folder without 
   fs::remove(path / "summary.json");
   CHECK(read_run(path).status() == "interrupted");
   const UniqueFd lock(::open((path / files::kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  REQUIRE(take_file_lock(lock.get()) == FileLock::kTaken);
+  REQUIRE(take_file_lock(lock.get()) == FileLock::kAcquired);
   CHECK(read_run(path).status() == "running");
 }
 

@@ -57,7 +57,7 @@ TEST_CASE("every value and key has a position") {
   CHECK(to_json(list) == Json{1, -2, 3.5, "x", true, false, nullptr});
 }
 
-TEST_CASE("a document may begin in the middle of a text") {
+TEST_CASE("a document may begin partway through the source") {
   Problems problems;
   const auto node = parse_document(source_of("a.b=[7,8]"), problems, 4);
   REQUIRE(node);
@@ -86,7 +86,7 @@ TEST_CASE("objects with 100,000 keys are read, merged and searched quickly") {
   CHECK(monotonic_seconds() - begin_s < 30);  // generous: with sanitizers on a busy machine
 }
 
-TEST_CASE("problems are sorted by text and position") {
+TEST_CASE("problems are sorted by source and position") {
   const auto first = source_of("0123\n5");
   const auto second = std::make_shared<const Source>(Source{"g\n", "01", "/"});
   const Problems problems{{first, 5, "/b", "late"},
@@ -125,7 +125,7 @@ TEST_CASE("relative paths in a pipe are resolved against the working directory")
   CHECK(source->base_folder == std::filesystem::current_path());
 }
 
-TEST_CASE("folders, missing files and texts above 1 MiB are refused, and the error names them") {
+TEST_CASE("folders, missing files and files above 1 MiB are refused, and the error names them") {
   const TempFolder folder;
   const auto large = folder.write("large.json", "\n\n" + std::string(kMaxSourceBytes, ' '));
   const auto full = folder.write("full.json", std::string(kMaxSourceBytes, ' '));
@@ -144,7 +144,7 @@ TEST_CASE("folders, missing files and texts above 1 MiB are refused, and the err
   }
 }
 
-TEST_CASE("positions are found in any order") {
+TEST_CASE("offsets can be looked up in any order") {
   const Source source{"f", "ab\näö\n", "/"};
   TextLocator locator(source);
   CHECK(locator.place(5) == "f:2:2");
@@ -160,7 +160,8 @@ TEST_CASE("positions are found in any order") {
 // Returns the error message for a malformed string at `column`.
 std::string bad_string(int column) {
   return "f:1:" + std::to_string(column) +
-         ": /0: malformed string: expected UTF-8 without control characters, and only escapes such "
+         ": /0: malformed string: expected UTF-8 without control characters, and only valid "
+         "escapes, such "
          "as \\n and \\u00e9";
 }
 
@@ -192,7 +193,7 @@ TEST_CASE("strict JSON is accepted") {
   CHECK(parsed.lines.empty());
 }
 
-TEST_CASE("syntax errors are reported with line, column in characters, and value") {
+TEST_CASE("syntax errors are reported with line, column in characters, and pointer") {
   using Case = std::pair<std::string, std::string>;
   const auto [text, line] = GENERATE(values<Case>({
       {"", "f:1:1: /: the document is empty; expected a JSON object"},
@@ -275,7 +276,7 @@ TEST_CASE("all malformed scalars and other errors are reported") {
   CHECK(parse_syntax("{\"a\":\"\xFF\",\"b\":[NaN}").lines ==
         std::vector<std::string>{
             "f:1:7: /a: malformed string: expected UTF-8 without control characters, and only "
-            "escapes such as \\n and \\u00e9",
+            "valid escapes, such as \\n and \\u00e9",
             "f:1:15: /b/0: expected a value, found NaN (JSON has no such number)",
             "f:1:18: /b: expected ',' or ']', found }"});
 }
@@ -304,7 +305,7 @@ TEST_CASE("64 levels of nesting are accepted, and more are refused") {
   }
 }
 
-TEST_CASE("duplicate keys are reported at their second position, and the document is read") {
+TEST_CASE("duplicate keys are reported at the second occurrence, and the document is still read") {
   const Parsed parsed = parse_syntax(R"({"a":1,"b":{"c":1,"c":2},"\u0061":3})");
   CHECK(parsed.is_json);
   CHECK(parsed.lines == std::vector<std::string>{"f:1:19: /b/c: duplicate key \"c\"",

@@ -54,7 +54,7 @@ def resumed(folder, *flags, output="run", processes=2):
     assert (done.path / "predictions.jsonl").stat().st_size and (done.path / "mistakes.jsonl").exists()
     assert f"<dd>{100 * accuracy:.2f} %</dd>" in (done.path / "report.html").read_text()
     assert done.checkpoints()[-1].name == f"step-{summary['steps']:08}.safetensors"
-    assert "no steps are left to train" in process.stderr and "different settings" not in process.stderr
+    assert "no training steps are left, because of " in process.stderr and "different settings" not in process.stderr
     assert f"{summary['ended_by']} ends the run" in process.stderr
     return done
 
@@ -145,7 +145,7 @@ def test_a_run_stopped_before_its_first_step_reports_that_and_how_to_continue(tm
     if resumed:
         train(tmp_path, {"epochs": 1})
     with start(tmp_path, {"epochs": 1000}, "--resume", "auto") as process:
-        process.wait_for_phase(0, "starting")  # LibTorch is still being loaded
+        process.wait_for_phase(0, "startup")  # LibTorch is still being loaded
         process.stop(number, code)
     assert f"stopped by {number.name} before the first step: nothing was saved" in process.stderr
     assert bool(process.run_folder.checkpoints()) == resumed
@@ -158,7 +158,7 @@ def test_ctrl_c_stops_a_run_that_a_shell_started_in_the_background(tmp_path):
     """Background processes of a shell inherit an ignored SIGINT."""
     config = write_config(tmp_path, {"epochs": 1000})
     command = ["bash", "-c", 'trap "" INT; exec "$@"', "bash", *train_command(config, tmp_path / "run", 2)]
-    for phase in ("starting", "training"):
+    for phase in ("startup", "training"):
         with Process(command, tmp_path, tmp_path / "run") as process:
             process.wait_for_phase(0, phase)
             process.stop(signal.SIGINT, 130)

@@ -27,7 +27,7 @@ def wait_for_a_save(process):
 
 @pytest.mark.clock
 @pytest.mark.parametrize("phase, step, rank", swept([
-    ("rendezvous", 0, 0), ("loading data", 0, 1), ("training", 10, 1), ("evaluation", 0, 0), ("a save", 0, 0)],
+    ("rendezvous", 0, 0), ("data loading", 0, 1), ("training", 10, 1), ("evaluation", 0, 0), ("a save", 0, 0)],
     [("rendezvous", 0, 0), ("training", 10, 1), ("a save", 0, 0)]))
 def test_a_rank_killed_in_any_phase_is_detected_at_once_and_the_run_ends_bit_identically(
         tmp_path, undisturbed, phase, step, rank):
@@ -51,8 +51,8 @@ def test_a_rank_killed_in_any_phase_is_detected_at_once_and_the_run_ends_bit_ide
 
 @pytest.mark.clock
 @pytest.mark.parametrize("phase, step", swept(
-    [("starting", 0), ("rendezvous", 0), ("loading data", 0), ("training", 7), ("evaluation", 0), ("a save", 0)],
-    [("starting", 0), ("evaluation", 0), ("a save", 0)]))
+    [("startup", 0), ("rendezvous", 0), ("data loading", 0), ("training", 7), ("evaluation", 0), ("a save", 0)],
+    [("startup", 0), ("evaluation", 0), ("a save", 0)]))
 def test_sigterm_in_any_phase_exits_143_and_the_run_resumes_bit_identically(tmp_path, undisturbed, phase, step):
     with start(tmp_path, CONFIG, processes=2) as process:
         if phase == "a save":

@@ -38,7 +38,7 @@ MARK = "MNIST_TRAIN_TEST_MARK"
 LONG_S = 120  # timeout of programs that exit on their own, generous enough for a loaded machine
 
 # As in launch/status_board.h: phase, wait, epoch, step, batch, and times.
-PHASES = ("starting", "rendezvous", "loading data", "loading weights", "training", "evaluation", "saving", "finished")
+PHASES = ("startup", "rendezvous", "data loading", "weight loading", "training", "evaluation", "saving", "shutdown")
 STATUS = struct.Struct("<IIqqqddd")
 STATUS_BYTES = 64
 Status = collections.namedtuple("Status", "phase wait epoch step batch")
