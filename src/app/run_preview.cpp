@@ -9,6 +9,7 @@
 #include "accelerator/device.h"
 #include "app/commands.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/print.h"
 #include "loader/batch_source.h"
 #include "train/batch_partition.h"
@@ -208,7 +209,7 @@ void run_preview(Worker& worker) {
            std::span(order).subspan(static_cast<std::size_t>(shard.begin)), dataset, normalize);
   }
   const auto planes = worker.communicator.gather_text(preview.planes);
-  const auto facts = worker.communicator.gather_text(ordered_json(preview.facts).dump());
+  const auto facts = worker.communicator.gather_text(json_text(ordered_json(preview.facts)));
   std::vector<RankPreview> previews(planes.size(), preview);
   for (std::size_t rank = 0; rank < previews.size(); ++rank) {
     previews[rank].planes = planes[rank];

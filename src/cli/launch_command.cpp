@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iostream>
 #include <sstream>
+#include <utility>
 
 #include "base/file.h"
 #include "base/print.h"
@@ -151,6 +152,7 @@ struct LaunchState {
   std::unique_ptr<report::RunFolder> folder{};        // training
   std::unique_ptr<launch::ForkServer> fork_server{};  // training
   std::unique_ptr<data::SharedDataset> dataset{};     // if all images are decoded before training
+  bool decodes = false;                               // whether decoding has begun
   bool decoded = false;
   UniqueFd snapshots{};  // training that may restart: memory for the ranks' snapshots
   launch::RestartPolicy restart_policy{};
@@ -207,12 +209,12 @@ data::Splits needed_splits(Command command) {
 }
 
 /// Returns the task that decodes the data set into memory that all ranks share.
-launch::BackgroundTask decoding_task(LaunchState& state, bool is_first) {
+launch::BackgroundTask decoding_task(LaunchState& state) {
   launch::BackgroundTask decode;
   if (!state.dataset || state.decoded) return decode;
   // An attempt may end before the samples are read; the next one then only waits for them.
-  decode.start = [&state, is_first] {
-    if (!is_first) return;
+  decode.start = [&state] {
+    if (std::exchange(state.decodes, true)) return;
     state.dataset->publish(state.config.data, needed_splits(state.job.command),
                            state.job.dataset_record);
   };
@@ -226,7 +228,7 @@ launch::BackgroundTask decoding_task(LaunchState& state, bool is_first) {
 
 /// Runs one attempt. Errors in the launcher itself, mainly in decoding, are treated like failures
 /// of a rank.
-launch::AttemptResult attempt(LaunchState& state, bool is_first) try {
+launch::AttemptResult attempt(LaunchState& state) try {
   if (state.trains() && !(state.fork_server && state.fork_server->is_alive())) {
     state.fork_server = std::make_unique<launch::ForkServer>(launch::worker_executable());
   }
@@ -252,8 +254,8 @@ launch::AttemptResult attempt(LaunchState& state, bool is_first) try {
   const auto warn = [&state](const std::string& warning) {
     std::cerr << state.new_line() << "mnist-train: warning: " << warning << std::endl;
   };
-  return launch::supervise(setup, board, state.config.launch.hang_timeout_s,
-                           decoding_task(state, is_first), warn);
+  return launch::supervise(setup, board, state.config.launch.hang_timeout_s, decoding_task(state),
+                           warn);
 } catch (const std::exception& error) {
   const launch::FailureReport found = launch::report_for(error, launch::Phase::kLoadingData);
   launch::AttemptResult result;
@@ -293,7 +295,7 @@ void save_snapshot(LaunchState& state, launch::AttemptResult& result) try {
   const std::int64_t before = newest_step();
   if (std::max(result.furthest_step, state.restart_policy.furthest_step()) <= before) return;
   state.job.saves_snapshot = true;
-  (void)attempt(state, /*is_first=*/false);
+  (void)attempt(state);
   const std::int64_t saved = newest_step();
   if (saved == before) return;
   result.failure->victims += fmt::format("saved step {} from memory as a checkpoint\n", saved);
@@ -372,8 +374,8 @@ void report_stop(const LaunchState& state, const launch::AttemptResult& result) 
 }
 
 int run_launcher(LaunchState state) {
-  for (bool is_first = true;; is_first = false) {
-    launch::AttemptResult result = attempt(state, is_first);
+  while (true) {
+    launch::AttemptResult result = attempt(state);
     if (!result.failure) {
       report_stop(state, result);
       if (state.folder) report::record_end(state.folder->path / report::files::kSummary, "stopped");

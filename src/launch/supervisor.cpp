@@ -1,6 +1,7 @@
 #include "launch/supervisor.h"
 
 #include <poll.h>
+#include <spdlog/fmt/fmt.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 

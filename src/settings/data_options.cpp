@@ -280,12 +280,13 @@ void add_preparation_rules(Schema<DataOptions>& schema) {
   const Json streamed = any_of({equal("decode", "stream"), equal("decode", "dali")});
   const Json per_process = given("train_per_process");
   constexpr const char* kOnlyEncoded = "is only for formats image-folder, image-list and lmdb";
-  // Image folders, lists and LMDBs contain their labels.
+  // All other formats contain their labels.
+  const Json labelled = any_of({encoded, equal("format", "cifar")});
   constexpr const char* kOnlyIdx = "expected a path; only idx has a separate labels file";
   for (const char* key : {"train", "test"}) {
-    schema.forbid(key, {encoded, holds(key, given("labels"))}, kOnlyIdx);
+    schema.forbid(key, {labelled, holds(key, given("labels"))}, kOnlyIdx);
   }
-  schema.forbid("train_per_process", {encoded, lists("train_per_process", given("labels"))},
+  schema.forbid("train_per_process", {labelled, lists("train_per_process", given("labels"))},
                 kOnlyIdx);
   schema.forbid("on_bad_sample", {equal("on_bad_sample", "skip"), none_of(encoded)}, kOnlyEncoded);
   schema.forbid("decode", {streamed, none_of(encoded)}, kOnlyEncoded);
