@@ -18,8 +18,8 @@ namespace {
 
 #if defined(__x86_64__)
 
-/// Some compilers' __builtin_cpu_supports does not recognise AMX, and a process must ask Linux for
-/// permission to use its registers.
+/// Queries the CPU itself, because some compilers' __builtin_cpu_supports does not recognise AMX,
+/// and asks Linux for permission to use AMX's registers, as every process must.
 bool may_use_amx() {
   constexpr unsigned kFeatures = 7;
   constexpr unsigned kTileAndBf16Bits = (1U << 24U) | (1U << 22U);
@@ -73,7 +73,8 @@ MNIST_TRAIN_VECTORIZED void sum(const float* a, const float* b, std::int64_t cou
   for (std::int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
 }
 
-/// With the sign bit cleared, floats sort like their bits as integers, infinity and NaN last.
+/// Once the sign bit is cleared, floats are in the same order as their bits read as integers, and
+/// infinity and NaN come last.
 MNIST_TRAIN_VECTORIZED bool are_finite(const float* values, std::int64_t count) {
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < count; ++i) {

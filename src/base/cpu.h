@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-/// Marks a function with vectorisable loops: it is compiled for several CPUs, and the best version
-/// is selected at startup. List its file under VECTORIZED in the layer's CMakeLists.txt, which
-/// disables fused multiply-add, so that results are bit-identical on all CPUs.
+/// Marks a function with vectorisable loops: it is compiled for multiple instruction sets, and the
+/// best version is selected at startup. List its file under VECTORIZED in the layer's
+/// CMakeLists.txt; this disables fused multiply-add, so that all CPUs yield bit-identical results.
 #if defined(__x86_64__)
 #define MNIST_TRAIN_VECTORIZED [[gnu::target_clones("avx512f", "avx2", "default")]]
 #else
@@ -13,7 +13,7 @@
 
 namespace mnist_train {
 
-/// Instruction sets used by our kernels that both the CPU and Linux support. For tests,
+/// Instruction sets that our kernels use and that both the CPU and Linux support. For tests,
 /// MNIST_TRAIN_TEST_WITHOUT hides "amx", "bf16" or "avx512"; each value also hides those before it.
 struct CpuFeatures {
   bool avx512 = false;       // F, BW and VL

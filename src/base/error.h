@@ -32,7 +32,7 @@ class Error : public std::runtime_error {
 };
 
 /// This process failed only because another one did: a peer closed its connection or did not answer
-/// in time. The launcher reports that process as the cause.
+/// in time. The launcher reports the other process as the cause.
 class PeerError : public Error {
  public:
   explicit PeerError(const std::string& message) : Error(ExitCode::kDistributed, message) {}

@@ -28,7 +28,7 @@ namespace {
 /// Precedes the process ID in the name of a file that is being written.
 const std::string kPartial = ".partial-";
 
-/// Opens a regular file for reading, without waiting for the other end of a FIFO.
+/// Opens a regular file for reading; refuses a FIFO without waiting for its other end.
 UniqueFd open_regular(const fs::path& path, ExitCode code, std::size_t* size) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) throw_errno(code, path, "open");
@@ -74,7 +74,7 @@ constexpr const char* kUnpack = "unpack it and use the extracted folder or file"
 constexpr const char* kClassFolders = "use the folder that contains one folder of images per class";
 constexpr const char* kImages = "expected images; weights belong in model.weights";
 
-/// A kind of file, recognised by one of the texts in `bytes` at `offset`.
+/// A kind of file, recognised if one of the byte strings in `bytes` is found at `offset`.
 struct Magic {
   const char* name;
   const char* advice;  // "" for pictures
@@ -180,7 +180,7 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
     throw Error(code_, path_.string() + ": already exists and is not a regular file");
   }
   temporary_path_ += kPartial + std::to_string(::getpid());
-  // A leftover of this name is from a dead process whose ID was reused.
+  // If a file with this name exists, a dead process that had the same ID left it behind.
   ::unlink(temporary_path_.c_str());
   fd_ = UniqueFd(
       ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
@@ -211,7 +211,7 @@ void AtomicFile::commit() {
   }
   const fs::path folder = folder_of(path_);
   const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  sync_file(folder_fd.get(), folder, code_);  // also handles errors of open()
+  sync_file(folder_fd.get(), folder, code_);  // also reports errors from open()
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content, ExitCode code) {
@@ -348,7 +348,7 @@ FileLock take_file_lock(int fd, bool wait) {
   } while (result != 0 && errno == EINTR);
   const int reason = errno;
   if (result != 0 && reason == EWOULDBLOCK) return FileLock::kHeld;
-  // Unlike flock, this second kind of lock can be queried without taking it.
+  // Unlike the lock from flock, this second kind of lock can be queried without being taken.
   struct flock mark = whole_file_lock(F_WRLCK);
   (void)::fcntl(fd, F_OFD_SETLK, &mark);
   errno = reason;

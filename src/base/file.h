@@ -44,7 +44,7 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Maps a file, or anonymous memory if `fd` is -1, shared between processes. The last copy of the
+/// Maps a file, or anonymous memory if `fd` is -1, so that processes share it. The last copy of the
 /// pointer unmaps it. `protection` is passed to mmap; `what` names the memory in messages. Throws
 /// Error(kRunFailed).
 std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protection,
@@ -53,7 +53,7 @@ std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protecti
 /// A read-only memory-mapped file. An empty file has an empty view.
 class MappedFile {
  public:
-  /// Maps a regular file. Throws Error(code) with the path if that fails or it is not regular.
+  /// Maps a file. Throws Error(code) naming the path if it is not regular or cannot be mapped.
   static MappedFile open(const std::filesystem::path& path, ExitCode code);
 
   std::span<const std::uint8_t> bytes() const { return {data_.get(), size_}; }
@@ -125,7 +125,7 @@ bool path_exists(const std::filesystem::path& path);
 bool is_folder(const std::filesystem::path& path);
 
 /// Returns the content of a regular file. Throws Error(code) naming the path if that fails or if
-/// the file has more than `max_bytes`.
+/// the file is longer than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code);
 
 /// Throws Error(code) with "PATH: cannot ACTION: " and the text for errno.
@@ -170,12 +170,12 @@ struct FileKind {
 /// like by their first bytes.
 std::optional<FileKind> binary_kind(std::string_view begin);
 
-/// Like `binary_kind`, but also recognises text tables, JSON, and gzipped tables and tar archives,
-/// by extension. Ignores pictures and unreadable files.
+/// Like `binary_kind`, but also recognises text tables, JSON and tar archives, gzipped or not, by
+/// their extensions. Ignores pictures and unreadable files.
 std::optional<FileKind> kind_of_file(const std::filesystem::path& path);
 
-/// Returns the end of a message about a folder without usable files: its first visible file of a
-/// recognised kind, by name, and advice about it; "" if there is none.
+/// Returns the end of a message about a folder without usable files: the alphabetically first
+/// visible file of a recognised kind, and advice about it; "" if there is none.
 std::string other_files_in(const std::filesystem::path& folder);
 
 // Weight files.
@@ -193,7 +193,7 @@ std::vector<std::int64_t> saved_steps(const std::filesystem::path& folder);
 inline constexpr const char* kBestCheckpoint = "best.safetensors";
 
 /// Returns the newest checkpoint in `folder` with an intact seal or, failing that, the best one
-/// if its seal is intact; nothing if neither is. Throws like `saved_steps`.
+/// if its seal is intact; nothing if there is neither. Throws like `saved_steps`.
 std::optional<std::filesystem::path> newest_intact_checkpoint(const std::filesystem::path& folder);
 
 /// A safetensors file (https://github.com/huggingface/safetensors) begins with the length of its

@@ -24,8 +24,8 @@ inline std::string record_key(std::string member) {
     NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(MNIST_TRAIN_VISIT_MEMBER, __VA_ARGS__)) \
   }
 
-/// Returns the JSON value as text, on one line unless `indent` is given. Bytes that are not UTF-8,
-/// as in file names, become replacement characters.
+/// Returns the JSON value as text, on one line unless `indent` is given. Bytes that are not valid
+/// UTF-8, which file names may contain, become replacement characters.
 template <class Json>
 std::string json_text(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);

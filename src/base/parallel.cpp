@@ -189,7 +189,7 @@ class Helpers {
 constexpr std::int64_t kPartsPerThread = 4;  // so that a descheduled thread takes fewer
 
 constexpr int kBarrierSpins = 2000;
-constexpr long kBarrierSleep_ns = 100'000'000;  // between two checks of the other ranks
+constexpr long kBarrierSleep_ns = 100'000'000;  // between checks on the other ranks
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 

@@ -15,9 +15,9 @@ namespace mnist_train {
 /// is inside this function. Throws the first exception of `work`, and Error if the system refuses
 /// to start a thread.
 ///
-/// at::parallel_for is a template that uses threads only in programs compiled with OpenMP, which
-/// would need their own OpenMP library. In addition, OpenMP's threads wait for each other in each
-/// call, so a descheduled one delays all others.
+/// Replaces at::parallel_for, a template that uses threads only if this program is compiled with
+/// OpenMP and thus has an OpenMP library of its own. In addition, OpenMP's threads wait for each
+/// other in each call, so a descheduled one delays all others.
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& work);
 
@@ -29,7 +29,7 @@ class SharedBarrier {
   /// Returns the size of the barrier's shared memory in bytes.
   static std::size_t bytes(int ranks);
 
-  /// `memory`: initialised to zeros, aligned to a cache line, shared by all ranks.
+  /// `memory` must be initialised to zeros, aligned to a cache line and shared by all ranks.
   SharedBarrier(void* memory, int rank, int ranks);
 
   /// Returns when all ranks have arrived. While sleeping, calls `check` for each missing rank ten
@@ -47,7 +47,7 @@ class SharedBarrier {
   Counter* arrivals_;  // by rank
   int rank_;
   int ranks_;
-  std::uint32_t arrived_ = 0;  // of this rank
+  std::uint32_t arrived_ = 0;  // number of this rank's arrivals
 };
 
 }  // namespace mnist_train

@@ -45,7 +45,7 @@ class FdSink : public spdlog::sinks::base_sink<std::mutex> {
 };
 
 /// Returns whether a character is invisible or can garble a terminal: controls, line separators and
-/// bidirectional marks. Joiners are safe, because some languages need them.
+/// bidirectional marks. Joiners are allowed, because some languages need them.
 bool is_unsafe(std::uint32_t code) {
   const auto is_in = [code](std::uint32_t low, std::uint32_t high) {
     return code >= low && code <= high;

@@ -31,8 +31,8 @@ inline bool is_continuation_byte(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
 }
 
-/// Returns the name of an enumerator from a table in the order of the enum, which starts at 0, or
-/// `fallback` for unknown values, which may come from another process.
+/// Returns an enumerator's name. `names` has the order of the enum, which must start at 0. Unknown
+/// values, which may come from another process, are called `fallback`.
 template <class Enum, std::size_t kCount>
 constexpr const char* enum_name(const std::array<const char*, kCount>& names, Enum value,
                                 const char* fallback = "unknown") {
@@ -40,15 +40,15 @@ constexpr const char* enum_name(const std::array<const char*, kCount>& names, En
   return index < kCount ? names[index] : fallback;
 }
 
-/// Erases status lines on a terminal: from the start of the cursor's line, including an echoed ^C,
-/// to the end of the screen, because a narrower window wraps them.
+/// Erases status lines on a terminal: everything from the start of the cursor's line, including an
+/// echoed ^C, to the end of the screen, because status lines wrap if the window becomes narrower.
 inline constexpr const char* kEraseLine = "\r\x1b[J";
 
 /// Returns the text with every occurrence of `part` replaced. `part` must not be empty.
 std::string replaced(std::string_view text, std::string_view part, std::string_view replacement);
 
-/// Returns the text, truncated to at most `max_bytes` bytes including a final "…" if it is longer.
-/// Does not split UTF-8 characters.
+/// Returns the text. If it is longer than `max_bytes`, truncates it so that it ends with "…" and is
+/// within that limit. Does not split UTF-8 characters.
 std::string shortened(std::string_view text, std::size_t max_bytes);
 
 /// Returns the name with this index, or the number itself if there is no such name.
@@ -116,7 +116,7 @@ struct LogSetup {
   std::string level = "info";
   int console_fd = 2;                         // -1: no console
   std::string console_prefix;                 // "rank 1: ", empty for rank 0
-  std::optional<std::filesystem::path> file;  // receives debug level and above, appended
+  std::optional<std::filesystem::path> file;  // messages of level debug and above are appended
 };
 
 /// Replaces the process's default logger. Control bytes and newlines in messages are escaped, so

@@ -116,7 +116,7 @@ const char* limit_file(const Cgroup& group) {
   return group.version == 2 ? "memory.max" : "memory.limit_in_bytes";
 }
 
-/// Returns the bytes used by a cgroup, without reclaimable file cache.
+/// Returns the bytes used by a cgroup, excluding reclaimable file cache.
 double used_memory(const Cgroup& group) {
   const bool is_v2 = group.version == 2;
   const fs::path current = group.folder / (is_v2 ? "memory.current" : "memory.usage_in_bytes");
@@ -184,7 +184,7 @@ std::optional<fs::path> private_cache_folder(const char* name) {
   fs::create_directories(*parent, failed);
   fs::path folder = *parent / name;
   ::mkdir(folder.c_str(), S_IRWXU);
-  // The default permissions of some systems let the user's own group write.
+  // On some systems, the default permissions let the user's group write.
   if (is_owned_by_user(*parent, S_IWOTH) && is_owned_by_user(folder, S_IWGRP | S_IWOTH))
     return folder;
   spdlog::debug("{}: not used as a cache, because others could write to it", folder.string());
@@ -287,8 +287,8 @@ std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root)
     const auto path = cgroup_path(controller, version, root);
     const fs::path top = version == 1 ? mount / controller : mount;
     if (!path || !is_folder(top)) continue;
-    // In a container, the process's cgroup may be mounted at the top although its path is the
-    // host's.
+    // In a container, the process's cgroup may be mounted at the top although the kernel reports
+    // its path on the host.
     const bool is_outside = path->find("/..") != std::string::npos;  // our cgroup namespace
     fs::path below = is_outside ? fs::path() : fs::path(*path).relative_path();
     for (; !below.empty(); below = below.parent_path()) {

@@ -30,14 +30,14 @@ double duration_s(const Work& work) {
 /// Returns the time since 1970 in seconds.
 double wall_clock_seconds();
 
-/// Converts seconds, the unit of the config, for functions that wait.
+/// Converts seconds, the config's unit, to the type that functions with a timeout expect.
 std::chrono::milliseconds to_milliseconds(double seconds);
 
 /// Returns the value of an environment variable, or nothing if it is not set.
 std::optional<std::string> environment_variable(const char* name);
 
 /// Replaces a leading `~/` or a lone `~` with the home folder, because shells do not do so in
-/// quotes and after `=` and `:`. Throws Error(kConfig) if HOME is not set.
+/// quotes or after `=` or `:`. Throws Error(kConfig) if HOME is not set.
 std::string expand_home(const std::string& path);
 
 /// Returns the cache folder, $XDG_CACHE_HOME/mnist-train or ~/.cache/mnist-train, or nothing if
@@ -74,7 +74,8 @@ std::optional<std::string> first_line(const std::filesystem::path& path);
 /// if there is no such process.
 std::optional<char> process_state(pid_t pid);
 
-/// Returns whether the process is exiting: its descriptors may be closed before its state changes.
+/// Returns whether the process is exiting, even if `process_state` does not show it yet. Its
+/// descriptors may already be closed.
 bool process_is_exiting(pid_t pid);
 
 /// Returns the text after "key:" or "key " on the first line that begins with it in a file such as
@@ -101,7 +102,7 @@ std::filesystem::path find_program_file(const std::string& name);
 ///     if (const auto init = driver.find<int(unsigned)>("cuInit")) init(0);
 class SharedLibrary {
  public:
-  /// Visibility of the symbols: only through `find`, or for libraries loaded later too.
+  /// Whether the symbols are visible only through `find`, or also to libraries loaded later.
   enum class Symbols { kPrivate, kShared };
 
   /// Loads a library by its path, or by a name that the loader looks up. Does not throw: see
