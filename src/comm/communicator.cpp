@@ -16,7 +16,7 @@ namespace mnist_train::comm {
 namespace {
 
 /// Creates Gloo's backend, for CPU and CUDA tensors. It listens on the interface named by
-/// GLOO_SOCKET_IFNAME, else on loopback with one host, else on the interface that the host name
+/// GLOO_SOCKET_IFNAME, else on loopback if there is one host, else on the one that the host name
 /// resolves to. Gloo's headers are needed only for the options: its code is in libtorch_cpu.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int world_size, bool one_host,
@@ -35,7 +35,7 @@ void wait_for(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }
 
-/// The store accepts up to 8 MiB per request and serves no other client meanwhile.
+/// The store accepts up to 8 MiB per request, and serves no other client while it handles one.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20U;
 constexpr char kMoreFollows = '+';
 constexpr char kLastPiece = '.';
@@ -44,8 +44,8 @@ std::string piece_key(const std::string& key, std::size_t number) {
   return key + "/" + std::to_string(number);
 }
 
-/// Writes a text of any size to the store. The first character of each piece indicates whether more
-/// follow.
+/// Writes a string of any size to the store. The first character of each piece indicates whether
+/// more pieces follow.
 void set_text(c10d::Store& store, const std::string& key, std::string_view text) {
   for (std::size_t number = 0;; ++number) {
     const std::string_view piece = text.substr(0, kPieceBytes);
@@ -56,7 +56,7 @@ void set_text(c10d::Store& store, const std::string& key, std::string_view text)
   }
 }
 
-/// Waits for the pieces of a text. With only one reader, each piece is deleted once read.
+/// Waits for all pieces of a string and joins them. The only reader deletes each piece it has read.
 std::string get_text(c10d::Store& store, const std::string& key, bool is_only_reader) {
   std::string text;
   for (std::size_t number = 0;; ++number) {
@@ -216,8 +216,8 @@ void Communicator::require_store() {
 
 std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
   if (alone()) return {};
-  // A store whose process is suspended as well never answers. After a timeout, the old request
-  // still occupies the connection, hence the clone.
+  // If the process that serves the store is suspended too, it never answers. After a timeout, the
+  // old request still occupies the connection, hence the clone.
   Deadline deadline(kGrace_s + 0.5);
   const auto ask = [store = store_, rank = rank_, world_size = world_size_, timed_out] {
     return find_silent_ranks(timed_out ? *store->clone() : *store, rank, world_size, timed_out);
@@ -262,8 +262,8 @@ std::vector<std::string> Communicator::gather_text(const std::string& text) {
 }
 
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder) {
-  // Enough to write the flight recorder's contents: a rank waits four times this long before it
-  // exits.
+  // Long enough to write the flight recorder's contents, but short, because a rank waits four times
+  // this long before it exits.
   set_default("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000");
   set_default("TORCH_FR_BUFFER_SIZE", "2000");
   set_default("TORCH_NCCL_DUMP_ON_TIMEOUT", "1");

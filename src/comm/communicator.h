@@ -31,7 +31,7 @@ namespace mnist_train::comm {
 struct RendezvousOptions {
   launch::WorkerIdentity identity;
   double timeout_s = 60;
-  int listen_fd = -1;               // rank 0 under the built-in launcher: its bound socket
+  int listen_fd = -1;               // the bound socket, on rank 0 under our own launcher
   std::string fingerprint{};        // hash of the config; must be the same on all ranks
   std::string backend{};            // "gloo" or "nccl"; must be the same on all ranks
   std::vector<std::string> gpus{};  // PCI addresses of the GPUs that this rank may use
@@ -45,15 +45,16 @@ struct RendezvousResult {
 };
 
 /// Connects to the run's key-value store (served by rank 0 or torchrun's agent) and waits until
-/// every rank has joined. Collective. Throws Error(kDistributed), naming the missing ranks or the
-/// store's address and the cause, and Error(kConfig) if a rank has a different config or backend;
-/// if rank 0 throws, it waits until the others, which throw the same error, have read it. With one
-/// rank, the store is null.
+/// every rank has joined. Collective. Throws Error(kDistributed) naming the missing ranks, or the
+/// store's address and the cause; throws Error(kConfig) if a rank's config, backend or world size
+/// differs. Before rank 0 throws, it waits until the others, which throw the same error, have read
+/// it from the store. With one rank, the store is null.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 
-/// Reports to the other ranks that rank 0 cannot start the run; their `rendezvous` throws this
-/// Error. Returns when all ranks have received it or the timeout expires. Called on rank 0 instead
-/// of `rendezvous`. Throws Error(kDistributed) if the address is in use or unreachable.
+/// Reports to the other ranks that rank 0 cannot start the run; their `rendezvous` throws an Error
+/// with this code and message. Returns when all ranks have received it or the timeout expires.
+/// Called on rank 0 instead of `rendezvous`. Throws Error(kDistributed) if the address is in use or
+/// unreachable.
 void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message);
 
 enum class BackendKind { kGloo, kNccl };
@@ -65,7 +66,7 @@ class Communicator {
  public:
   /// Creates a world of one rank.
   Communicator() = default;
-  /// Connects the ranks after `rendezvous`; with NCCL, on the calling thread's GPU. Collective.
+  /// Connects the ranks after `rendezvous`. NCCL uses the calling thread's GPU. Collective.
   /// `timeout_s` bounds every later collective until `disable_timeouts`.
   Communicator(const launch::WorkerIdentity& identity, const RendezvousResult& joined,
                BackendKind backend, double timeout_s);
@@ -89,29 +90,30 @@ class Communicator {
   void broadcast(at::Tensor& tensor) const;
   /// Returns when all ranks have arrived; on GPUs it also waits for all earlier work. Collective.
   void barrier() const { (void)sum_over_ranks(0); }
-  /// Sends `local` to the previous rank and returns the tensor of the next rank (rank + 1 modulo
-  /// the world size): `count` rows of the same shape and type. A single rank receives `local`.
+  /// Sends `local` to the previous rank and returns the tensor from the next rank (rank + 1 modulo
+  /// the world size): `count` rows of the same shape and type. A single rank gets `local` back.
   /// Collective.
   at::Tensor receive_from_next(const at::Tensor& local, std::int64_t count) const;
-  /// Returns rank 0's text; texts may have any size. Collective.
+  /// Returns rank 0's string, which may have any size. Collective.
   std::string broadcast_text(const std::string& text);
-  /// On rank 0 returns the texts of all ranks, in rank order; on other ranks returns an empty list
-  /// without waiting until their text is read. Texts may have any size. Collective.
+  /// On rank 0, returns all ranks' strings, which may have any size, in rank order. On other ranks,
+  /// returns an empty list without waiting until rank 0 has read their string. Collective.
   std::vector<std::string> gather_text(const std::string& text);
 
   /// Ends the communication of a successful run, so that ranks may exit in any order: an early exit
-  /// would close connections and, on rank 0, the store, while other ranks use them. Collective.
+  /// would close connections and, on rank 0, the store, while other ranks still need them.
+  /// Collective.
   void leave();
 
   /// Checks whether the store still answers, at most once per quarter of the timeout. Training
-  /// itself does not need the store, so without this check a run would fail only at its end. Not
-  /// collective; call it at every step. Throws PeerError.
+  /// itself does not need the store, so without this check, a run that has lost it would fail only
+  /// at the end. Not collective; call it at every step. Throws PeerError.
   void require_store();
 
-  /// Returns the ranks that did not respond, after a collective has timed out on this rank or, if
-  /// `timed_out` is false, has lost a connection. This rank records its presence in the store and
-  /// lists the ranks that do not do so within a second. Returns an empty list if no rank timed out
-  /// or the store does not answer. Not collective.
+  /// Call it after a collective has failed on this rank: because it timed out or, if `timed_out` is
+  /// false, because it lost a connection. Records this rank's presence in the store and returns the
+  /// ranks that do not do the same within a second, or an empty list if no rank timed out or the
+  /// store does not answer. Not collective.
   std::vector<int> silent_ranks(bool timed_out) noexcept;
 
   /// Removes the timeouts of all collectives. The launcher, or a thread of this rank, monitors
@@ -147,7 +149,7 @@ using MakeNcclBackend = c10::intrusive_ptr<c10d::Backend> (*)(
 
 /// Sets environment variables of NCCL and c10d's watchdog that the user has not set. The flight
 /// recorder keeps the latest collectives and writes them to `dump_folder` after a timeout, to show
-/// on which collective ranks disagree. On one host NCCL uses loopback only.
+/// at which of them the ranks diverged. On one host, NCCL uses only loopback.
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder);
 
 // Failures of collectives.
@@ -192,7 +194,7 @@ class Deadline {
  public:
   explicit Deadline(double timeout_s) : left_s_(timeout_s) {}
 
-  /// Returns the remaining seconds. Must be called about every `next_wait()`.
+  /// Returns the remaining seconds. Must be called at intervals of about `next_wait()`.
   double left_s() {
     const double now_s = monotonic_seconds();
     left_s_ -= std::min(now_s - polled_at_s_, 2 * kPollInterval_s);

@@ -156,7 +156,7 @@ std::vector<at::Tensor> tensors_in(const at::Tensor& bucket, const std::vector<a
 ///
 /// As in the other strategies, sums are fp32 even if gradients, and thus the Reducer's buckets, are
 /// bf16: each bucket is converted before its all-reduce, and the sums are written to the flat
-/// gradients, bypassing the parameters' own.
+/// gradients, bypassing the parameters' own gradients.
 class BucketedAverager : public GradientAverager {
  public:
   BucketedAverager(const settings::TrainOptions& options, const Communicator& communicator,
@@ -222,7 +222,8 @@ class BucketedAverager : public GradientAverager {
     }
   };
 
-  /// The sums of a bucket, [n] in the type sent, and the flat gradients that receive them.
+  /// A bucket's sums, [n] in the type in which they are sent, and the flat gradients that receive
+  /// them.
   struct BucketSums {
     at::Tensor summed;
     std::vector<at::Tensor> views;
@@ -367,7 +368,7 @@ DeferredSum GradientAverager::deferred_sum() const {
 void GradientAverager::complete_sum() {
   if (std::exchange(complete_, true)) return;
   const DeferredSum sum = summands();
-  // No other rank reads this part of the result, so the sum may overwrite one of the rows.
+  // No other rank reads this slice of the rows, so the sum may overwrite one of them.
   if (!sum.rows.empty()) sum.write_to(owned_gradients());
 }
 

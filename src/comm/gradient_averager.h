@@ -78,8 +78,8 @@ class SummationTree {
   std::vector<RowSum> cross_rank_sums_;
 };
 
-/// Performs the additions, at least one, in place. The last one writes to `result`, which may be
-/// one of the rows.
+/// Performs the additions in place; there must be at least one. The last one writes to `result`,
+/// which may be one of the rows.
 void add_rows(const std::vector<at::Tensor>& rows, const std::vector<RowSum>& sums,
               at::Tensor result);
 
@@ -89,15 +89,15 @@ struct GradientRow {
   at::Tensor f32;   // the remaining elements
 };
 
-/// Gradients on a CPU whose sum over rows [n] is deferred. They can be summed block by block, so
-/// that each sum is used while it is in the cache.
+/// CPU gradients whose sum over rows [n] is deferred. They can be summed block by block, so that
+/// each sum is used while it is in the cache.
 struct DeferredSum {
   static constexpr std::int64_t kBlock = 1024;  // elements
 
   /// A thread's scratch memory for sums of blocks; `blocks` has one entry per row.
   struct Scratch {
     std::vector<std::array<float, kBlock>> blocks;
-    std::vector<const float*> row_data;  // per row: its block or sum; null: not yet read
+    std::vector<const float*> row_data;  // per row: its block or sum; null if not yet read
   };
 
   std::vector<GradientRow> rows;
@@ -141,10 +141,10 @@ struct GradientBuffer {
 /// Sums gradients over the ranks. Each rank's loss is its contribution to the mean over the global
 /// batch, so the sum is the gradient of that mean for any split of the batch.
 ///
-/// A step calls, in this order: `begin`; for each batch, the model's forward pass and `backward`;
-/// `average`; then it updates weights and optimizer state in `owned_slice` with the gradients from
-/// `deferred_sum` or, after `complete_sum`, from the buffer; `end_update`. Calls other than
-/// `begin`, `deferred_sum` and `complete_sum` may be collective.
+/// A step calls `begin`; for each batch, the model's forward pass and `backward`; and then
+/// `average`. It updates the weights and optimizer state in `owned_slice` with the gradients from
+/// `deferred_sum` or, after `complete_sum`, from the buffer. Finally, it calls `end_update`. Calls
+/// other than `begin`, `deferred_sum` and `complete_sum` may be collective.
 class GradientAverager {
  public:
   explicit GradientAverager(GradientBuffer buffer) : buffer_(std::move(buffer)) {}
@@ -152,9 +152,9 @@ class GradientAverager {
 
   virtual void begin() { complete_ = false; }
   /// Runs backward from `root`, which depends on every parameter and whose gradient is `gradient`
-  /// (undefined: 1). The parameters then hold the gradients to be collected in the shard's row. In
-  /// the `last` batch of a step the statistics must be complete, because overlapping strategies
-  /// start to communicate.
+  /// (1 if undefined). The parameters then hold the gradients to be collected in the shard's row.
+  /// In the `last` batch of a step, the statistics must already be complete, because overlapping
+  /// strategies start communicating.
   virtual void backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
     root.backward(gradient);
   }
@@ -164,7 +164,7 @@ class GradientAverager {
   DeferredSum deferred_sum() const;
   /// Writes the sums of `owned_slice` to the buffer if `average` deferred them.
   void complete_sum();
-  /// Returns whether `backward` sends gradients while it computes further ones.
+  /// Returns whether `backward` sends gradients while it is still computing others.
   virtual bool sends_in_backward() const { return false; }
   /// Gathers the summed gradients on every rank.
   virtual void all_gather() {}
@@ -179,8 +179,9 @@ class GradientAverager {
   /// Returns the elements that this rank updates: all of them, unless the ranks share one copy of
   /// the weights.
   virtual Slice owned_slice() const { return {0, gradient_count()}; }
-  /// If the strategy uses shared memory, moves weights and optimizer state into it: entire storages
-  /// with the same contents on all ranks. Collective; called once, before the first step.
+  /// If the strategy uses shared memory, moves weights and optimizer state into it. Each tensor has
+  /// an entire storage, with the same contents on all ranks. Collective; called once, before the
+  /// first step.
   virtual void move_to_shared_memory(const std::vector<at::Tensor>& /*state*/) {}
   /// Returns whether a step with this strategy can be captured as a DeviceGraph.
   virtual bool capturable() const { return false; }
@@ -207,8 +208,8 @@ class GradientAverager {
   bool complete_ = false;  // whether the latest gradients are summed
 };
 
-/// Returns the options with the strategy `shared_memory` in place of `auto`, if possible without
-/// compression: all ranks compute on the CPUs of one host; `device` is this rank's. Collective.
+/// Returns the options, with the strategy `auto` replaced by `shared_memory` if all ranks compute
+/// on the CPUs of one host and gradients are not compressed. `device` is this rank's. Collective.
 /// Throws Error(kConfig) if `shared_memory` is requested but not possible.
 settings::TrainOptions share_memory_if_possible(settings::TrainOptions options,
                                                 const Communicator& communicator,

@@ -33,8 +33,8 @@ bool is_ready(int fd, short event, Deadline& deadline, double max_wait_s) {
   return false;
 }
 
-/// The nonce of our ping. We send it ourselves, because c10d's client would wait forever for a
-/// reply.
+/// The nonce of our ping. We send the ping ourselves, because c10d's client would wait forever for
+/// a reply.
 constexpr std::uint32_t kNonce = 0x6d6e6973;
 
 std::array<char, 10> greeting() {
@@ -107,7 +107,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const RendezvousOptions& options, boo
   store_options.isServer = serves;
   store_options.waitWorkers = false;
   store_options.timeout =
-      to_milliseconds(std::max(options.timeout_s, 1.0));  // at least a second for c10d
+      to_milliseconds(std::max(options.timeout_s, 1.0));  // c10d requires at least a second
   if (options.listen_fd >= 0) {
     store_options.masterListenFd = options.listen_fd;
   } else if (serves) {
@@ -125,9 +125,9 @@ std::string store_address(const launch::WorkerIdentity& identity) {
          " (MASTER_ADDR, MASTER_PORT)";
 }
 
-/// Connects to the store, which rank 0 serves here unless an agent does. Throws Error(kDistributed)
-/// within the timeout, with the address and the cause: the port is in use, the name does not
-/// resolve, nothing is listening there, or the program there is not a store.
+/// Connects to the store, which this process serves if it is rank 0 and no agent does. Throws
+/// Error(kDistributed) within the timeout, with the address and the cause: the port is in use, the
+/// name does not resolve, nothing is listening there, or the program there is not a store.
 c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& options) {
   const launch::WorkerIdentity& identity = options.identity;
   const bool serves = identity.rank == 0 && !identity.store_served_by_agent;
@@ -155,7 +155,7 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
 }
 
 constexpr const char* kVerdict = "verdict";  // rank 0's: a Refusal, or "" to start the run
-constexpr const char* kRead = "read";        // has read the verdict and all entries
+constexpr const char* kRead = "read";        // a rank has read the verdict and all entries
 constexpr const char* kJoined = "joined";
 constexpr double kAnswer_s = 1;  // time that other ranks have to read the verdict after the timeout
 
@@ -202,7 +202,7 @@ void publish_refusal(c10d::Store& store, const RendezvousOptions& options, const
   }
 }
 
-/// Throws an error with the missing ranks if there are any.
+/// Throws an error that names the missing ranks, if there are any.
 void require_all(c10d::Store& store, const RendezvousOptions& options) {
   const int world_size = options.identity.world_size;
   std::vector<std::string> missing;
@@ -266,7 +266,7 @@ RankInfo read_rank_info(c10d::Store& store, int rank) {
 }
 
 /// Returns names, unique across all ranks, for the GPUs at these PCI addresses. NCCL treats ranks
-/// with different NCCL_HOSTID as being on different machines, so several can use one GPU.
+/// with different NCCL_HOSTIDs as being on different machines, so they can use the same GPU.
 std::vector<std::string> gpu_names(std::vector<std::string> addresses) {
   const char* host = std::getenv("NCCL_HOSTID");
   const std::string machine = (host == nullptr ? boot_id() : hash_hex(host)) + "/";
@@ -322,7 +322,7 @@ RendezvousResult join(const c10::intrusive_ptr<c10d::Store>& store,
     throw;
   }
   store->set(rank == 0 ? kVerdict : rank_key(kRead, rank), "");
-  // Each rank may now decide on its own to refuse the shared GPUs and exit.
+  // A rank may now refuse to share GPUs and exit; if rank 0 does so, the store may disappear.
   if (rank == 0 && !joined.gpus.is_exclusive()) wait_for_readers(*store, world_size, deadline);
   return joined;
 }

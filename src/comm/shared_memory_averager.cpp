@@ -23,8 +23,8 @@ namespace mnist_train::comm {
 
 namespace {
 
-/// Creates the memory and allocates all pages now: a failed page allocation later would kill the
-/// process. Returns an errno, or 0.
+/// Creates the memory and allocates all its pages now, because a failure to allocate a page later
+/// would kill the process. Returns an errno, or 0.
 int make_segment(std::size_t bytes, UniqueFd& fd) {
   fd = UniqueFd(::memfd_create("mnist-train-ranks", MFD_CLOEXEC));
   if (!fd.valid()) return errno;
@@ -199,7 +199,7 @@ class SharedMemoryAverager : public GradientAverager {
 
   bool all_reduce_small(at::Tensor& tensor) override {
     if (tensor.nbytes() > kMaxSmall_bytes) return false;
-    // Alternate between two sets: when a rank passes one's barrier, all have read the other.
+    // Alternate between two sets: once a rank passes the barrier, all have read the previous set.
     uses_second_set_ = !uses_second_set_;
     const auto slot_of = [&](int owner) {
       const auto number = static_cast<std::size_t>(uses_second_set_ ? ranks() + owner : owner);
@@ -280,8 +280,8 @@ class SharedMemoryAverager : public GradientAverager {
     });
   }
 
-  /// Polls the process's pidfd, which reports its end even before its parent has reaped it; uses
-  /// /proc if pidfds are not available (before Linux 5.3, and in some sandboxes).
+  /// Polls the pidfd, which reports that the process has exited even before its parent has reaped
+  /// it; uses /proc if pidfds are not available (before Linux 5.3, and in some sandboxes).
   bool is_gone(int other) const {
     const UniqueFd& process = processes_[static_cast<std::size_t>(other)];
     if (!process.valid()) {
@@ -302,7 +302,7 @@ class SharedMemoryAverager : public GradientAverager {
   std::vector<UniqueFd> processes_;           // by rank
   std::vector<at::Tensor> statistics_slots_;  // by rank, [rows of a rank, statistics]
   std::vector<at::Tensor> tables_;            // by rank: the buffers' rows
-  std::vector<at::Tensor> bf16_tables_;       // by rank; empty without such rows
+  std::vector<at::Tensor> bf16_tables_;       // by rank; empty if no rows are bf16
 };
 
 }  // namespace
