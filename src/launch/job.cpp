@@ -31,7 +31,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder
 
 namespace {
 
-/// Returns the command that repeats a run with the same config in a folder.
+/// Returns the command that starts a run in the folder `output` with the config of `run_folder`.
 std::string run_command(const fs::path& run_folder, const std::string& program,
                         const fs::path& output) {
   return shell_word(program) + " --config " +
@@ -149,7 +149,7 @@ std::string reason_for_threads(const settings::RunConfig& config, const Machine&
   if (config.train.batch_size.value_or(kBlock + 1) <= kBlock && cpu_features().avx512) {
     return "half of such a small batch takes as long as all of it";
   }
-  // If the size is unknown, MNIST's, because larger images only add weights to linear layers.
+  // If the size is unknown, assume MNIST's: larger images only add weights to linear layers.
   const auto images = network::known_images(config.data);
   try {
     const network::Network layers = network::make_network(

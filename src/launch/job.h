@@ -77,15 +77,15 @@ struct Job {
 };
 
 /// Returns the shell command that resumes a run. It names the effective config in the run folder,
-/// so the options of the original command need not be repeated. `resume`: "auto" or a checkpoint.
+/// so the original command's options need not be repeated. `resume` is "auto" or a checkpoint.
 std::string resume_command(const std::filesystem::path& run_folder,
                            const std::string& program = "mnist-train",
                            const std::string& resume = "auto");
 
 /// Returns the last lines of a message about a failed or stopped run: its newest intact checkpoint
-/// and the command that resumes from it, or else the command that starts over. Leaves out commands
-/// that would fail like the run itself: if its checkpoint was refused (a user's mistake with code
-/// kCheckpoint) or, without checkpoints, after kRunFailed, such as a loss that is not finite.
+/// and the command that resumes from it, or else the command that starts over. Leaves out a command
+/// that would fail as the run did: if the checkpoint was refused (`is_mistake` and kCheckpoint), or
+/// if there are no checkpoints and the code is kRunFailed, as for a loss that is not finite.
 std::string recovery_advice(const std::filesystem::path& run_folder,
                             const std::string& program = "mnist-train",
                             ExitCode code = ExitCode::kDone, bool is_mistake = false);
@@ -181,10 +181,11 @@ struct Placement {
 };
 
 /// Returns the number of ranks that our own launcher starts: `processes_per_node`, or the length of
-/// `devices` or `data.train_per_process`. If the config sets none of them: one per GPU; on CPUs one
-/// per core, at most 2, because more would compete for memory bandwidth and gain little; on two
-/// cores one with two threads if that is faster (small batches, large linear networks). Throws
-/// Error(kConfig) if the config asks for GPUs and there are none.
+/// `devices` or `data.train_per_process`. If the config sets none of them: one per GPU or, on CPUs,
+/// one per core up to two, because more would compete for memory bandwidth and gain little, but in
+/// any case at most `train.shards`. On two cores, a single rank with two threads if that is faster,
+/// as for small batches or large linear networks. Throws Error(kConfig) if the config asks for GPUs
+/// and there are none.
 int choose_process_count(const settings::RunConfig& config, const Machine& machine);
 
 /// Returns a note for the user about the choices of `choose_process_count`, or "".
@@ -208,12 +209,12 @@ struct GpuAssignment {
 };
 
 /// Assigns each rank the GPU that is used by the fewest earlier ranks, the first one in a tie.
-/// `allowed`: per rank, globally unique names of the GPUs that it may use; an empty list means the
-/// CPU.
+/// `allowed` lists, for each rank, globally unique names of the GPUs that it may use; an empty list
+/// means the CPU.
 GpuAssignment assign_gpus(const std::vector<std::vector<std::string>>& allowed);
 
-/// Returns the backend if two ranks share a GPU. Throws Error(kConfig) naming both ranks if the
-/// config requests NCCL.
+/// Returns the backend to use if two ranks share a GPU. Throws Error(kConfig) naming both ranks if
+/// the config requests NCCL.
 std::string backend_for_shared_gpu(const settings::RunConfig& config, const GpuAssignment& gpus);
 
 }  // namespace mnist_train::launch

@@ -61,8 +61,8 @@ class StatusBoard {
  public:
   /// Throws Error(kRunFailed).
   static StatusBoard create(int ranks);
-  /// Maps the board behind an inherited descriptor, or creates a private one if `fd` is -1 because
-  /// another launcher started this rank.
+  /// Maps the board behind an inherited descriptor. If `fd` is -1, because another launcher started
+  /// this rank, creates a private board.
   static StatusBoard attach(int fd, int ranks);
 
   int fd() const { return fd_.get(); }
@@ -85,7 +85,7 @@ void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t st
 /// batch 7", "rendezvous".
 std::string describe(const RankStatus& status);
 
-/// Shows a wait on the board during its lifetime.
+/// Shows a wait on the board for as long as this object exists.
 class WaitScope {
  public:
   /// A no-op if `status` is null.
@@ -111,8 +111,8 @@ struct FailureReport {
   bool is_victim = false;  // failed only because another rank did
 };
 
-/// Returns "out of memory: " followed by the settings to lower in this phase. `exhausted_limit`:
-/// the memory limit if the kernel killed the process (see OomKills).
+/// Returns "out of memory: " followed by the settings to lower in this phase. `exhausted_limit` is
+/// the memory limit if the kernel killed the process because of it (see OomKills).
 std::string out_of_memory(Phase phase, const std::string& exhausted_limit = "");
 
 /// Returns the report as JSON of at most 64 KiB, which fits into a pipe that is not being read yet.
@@ -129,7 +129,7 @@ FailureReport report_for(const std::exception& error, Phase phase = Phase::kStar
 /// message of such an error is complete: it does not matter which process detected it first.
 bool is_user_error(ExitCode code, Phase phase);
 
-/// Reports to torchrun, and to programs that follow its convention, why this process ends: writes
+/// Reports to torchrun, and to programs that follow its convention, why this process fails: writes
 /// the file that TORCHELASTIC_ERROR_FILE names, in torchrun's format. A no-op if the variable is
 /// not set. If the file cannot be written, logs a warning.
 void write_elastic_error_file(const std::string& message);
@@ -138,7 +138,7 @@ void write_elastic_error_file(const std::string& message);
 struct WorkerExit {
   int code = 0;                          // exit status if `signal` is 0
   int signal = 0;                        // the signal that killed it, else 0
-  std::optional<FailureReport> failure;  // reported before it ended
+  std::optional<FailureReport> failure;  // reported before it exited
 };
 
 /// How one rank ended, as its launcher saw it.
@@ -155,7 +155,7 @@ struct StalledRank {
   int rank = 0;
   double seconds = 0;        // since its last progress
   bool stopped = false;      // by a signal or a debugger
-  double others_wait_s = 0;  // if this rank makes progress: longest wait for it
+  double others_wait_s = 0;  // if this rank is making progress: longest wait for it
 };
 
 /// Returns the rank that holds up the others: ranks that wait for one another stall together.
@@ -171,7 +171,7 @@ struct RunFailure {
   std::string cause;    // "rank 1 (pid 123) was killed by signal 9 (Killed) in step 120 (epoch 2)"
   std::string victims;  // one line each, may be empty
   bool died_without_report = false;  // the rank's log may say more
-  bool was_killed = false;           // by SIGKILL, or with the fork server before it began
+  bool was_killed = false;           // by SIGKILL or, with the fork server, before it began
   Phase phase = Phase::kStarting;    // of the rank
   bool restart_may_help = false;     // a process was lost or hung; mistakes would recur
 };

@@ -67,7 +67,7 @@ class Attempt {
   bool failed() const { return failed_at_s_ > 0; }
 
   void wait_for_event() {
-    std::vector<pollfd> events{{signal_fd_.get(), POLLIN, 0}};  // also readable when a rank ends
+    std::vector<pollfd> events{{signal_fd_.get(), POLLIN, 0}};  // also readable when a rank exits
     if (background_.ready_fd >= 0) events.push_back({background_.ready_fd, POLLIN, 0});
     for (const WorkerProcess& worker : workers_) {
       if (!worker.has_begun()) events.push_back({worker.begun_fd(), POLLIN, 0});
@@ -100,7 +100,7 @@ class Attempt {
 
   bool has_succeeded(const WorkerProcess& worker) const {
     const WorkerExit& exit = *worker.exit();
-    // The signal kills a rank that does not handle signals yet. If there were several signals, a
+    // A stop signal kills a rank that does not handle signals yet. If multiple signals were sent, a
     // rank may have received a different one first.
     if (stopped_by_ != 0 && is_stop(exit)) return true;
     return exit.code == 0 && board_.of(worker.rank()).phase == Phase::kFinished;
@@ -153,7 +153,7 @@ class Attempt {
   }
 
   void kill_all() {
-    collect_exits();  // a rank that has just ended on its own was not killed
+    collect_exits();  // a rank that has just exited on its own was not killed
     for (WorkerProcess& worker : workers_) worker.send(SIGKILL);
     killed_ = true;
   }
@@ -201,7 +201,7 @@ class Attempt {
 
 void watch(const std::stop_token& stop, const RankStatus& status, double limit_s,
            const ProgressWatch::OnStall& on_stall) {
-  constexpr double kMargin_s = 2;  // a waiting rank reports first and names the stalled one
+  constexpr double kMargin_s = 2;  // a rank that waits for this one reports first, naming it
   std::mutex mutex;
   std::condition_variable_any ended;
   std::unique_lock lock(mutex);

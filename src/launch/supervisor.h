@@ -56,13 +56,13 @@ class ForkServer;
 /// The start-up parameters that all ranks of an attempt share.
 struct WorkerSetup {
   std::filesystem::path executable;
-  const ForkServer* fork_server = nullptr;  // forks the ranks; null: start new programs
+  const ForkServer* fork_server = nullptr;  // forks the ranks; null: each is a new program
   bool may_restart = false;                 // a lost process may lead to a restart
   int world_size = 1;
   int master_port = 0;
   std::map<HandedOverFd, int> descriptors{};  // handed over unless -1; kListenFd only to rank 0
   int output_fd = -1;                         // for rank 0's results, instead of standard output
-  std::optional<std::filesystem::path> log_folder;  // for the ranks' standard error, rank-N.log
+  std::optional<std::filesystem::path> log_folder;  // each rank's standard error goes to rank-N.log
 };
 
 /// One rank, a child of this process. The kernel kills it when this process dies, and the
@@ -71,14 +71,14 @@ struct WorkerSetup {
 class WorkerProcess {
  public:
   /// Starts a rank. Must be called on the main thread, because the kernel kills a child when the
-  /// thread that started it ends. Throws Error(kRunFailed).
+  /// thread that started it exits. Throws Error(kRunFailed).
   static WorkerProcess start(const WorkerSetup& setup, int rank);
 
   WorkerProcess(WorkerProcess&&) noexcept;
   ~WorkerProcess();
 
   int rank() const { return rank_; }
-  /// Returns the process ID, 0 before the rank has begun.
+  /// Returns the process ID, or 0 if the rank has not begun yet.
   pid_t pid() const { return pid_; }
   bool has_begun() const { return pid_ != kRequested; }
   /// Returns the descriptor that polls as readable when the rank begins or fails to begin.
@@ -91,7 +91,7 @@ class WorkerProcess {
 
   /// Sends a signal if the rank is still running.
   void send(int signal);
-  /// Collects the exit status if the rank has ended.
+  /// Collects the exit status if the rank has exited.
   void reap();
 
  private:
@@ -108,14 +108,14 @@ class WorkerProcess {
   std::optional<WorkerExit> exit_;
 };
 
-/// Returns pointers to the texts with a null at the end, as execve expects them.
+/// Returns pointers to the strings, followed by a null pointer, as execve expects them.
 std::vector<char*> pointers_to(std::vector<std::string>& texts);
 
 struct RankPlan;
 
 /// A process that has loaded LibTorch and forks the ranks, which takes milliseconds instead of the
 /// 0.2 seconds that a new program needs. The ranks become children of the launcher and survive the
-/// server; the server ends with the launcher.
+/// server; the server exits with the launcher.
 class ForkServer {
  public:
   /// Starts the server, which loads LibTorch while the launcher continues. From then on this
@@ -128,7 +128,7 @@ class ForkServer {
 
   bool is_alive() const;
   /// Requests a rank, which writes its process ID to the pipe of its failure report when it begins.
-  /// If the server cannot fork, it writes the negated errno instead; if the server has ended, the
+  /// If the server cannot fork, it writes the negated errno instead; if the server has exited, the
   /// pipe is closed. Throws Error(kRunFailed).
   void request_rank(const RankPlan& plan) const;
 
@@ -138,9 +138,9 @@ class ForkServer {
 };
 
 /// Serves requests if this process is a fork server; otherwise a no-op. Returns in each rank once
-/// it has its environment and descriptors; does not return in the server, which ends with its
-/// launcher. `title`: argv[0], which is overwritten. Must be called before the process has a second
-/// thread.
+/// it has its environment and descriptors; does not return in the server, which exits with its
+/// launcher. `title` is argv[0], which is overwritten with the rank's title. Must be called before
+/// the process has a second thread.
 void serve_forks(char* title);
 
 /// A listening TCP socket. With our own launcher, rank 0 inherits one on 127.0.0.1, so that nothing
@@ -162,10 +162,10 @@ Host resolve(const std::string& name, int port = 0);
 /// Listens on a free port of 127.0.0.1. Throws Error(kDistributed).
 ListenSocket listen_on_loopback();
 
-/// Listens on the first address of `host`, a name or an address, that belongs to this machine;
-/// nothing if none does, for example behind a load balancer. If `serves_other_hosts` is set,
-/// loopback addresses are skipped, because Debian resolves the machine's own name to one. Throws
-/// Error(kDistributed) naming the port if it is in use.
+/// Listens on the first address of `host` that belongs to this machine. Returns nothing if none
+/// does, for example behind a load balancer. `host` is a name or an address. Skips loopback
+/// addresses if `serves_other_hosts` is set, because Debian resolves the machine's own name to one.
+/// Throws Error(kDistributed) naming the port if it is in use.
 std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
                                            bool serves_other_hosts);
 
@@ -180,7 +180,7 @@ struct AttemptResult {
   std::int64_t furthest_step = 0;  // highest step that any rank has begun
 };
 
-/// Work of the launcher on another thread (reading the data). It is started after the ranks and is
+/// Work that the launcher does on another thread: reading data. It starts after the ranks and is
 /// complete when its descriptor polls as readable or hung up.
 struct BackgroundTask {
   int ready_fd = -1;  // -1: no task
@@ -204,7 +204,7 @@ int stopped_exit_code(int signal);
 /// worker is started.
 void block_supervised_signals();
 
-/// Runs one attempt: starts `setup.world_size` ranks and returns when all of them have ended. A
+/// Runs one attempt: starts `setup.world_size` ranks and returns when all of them have exited. A
 /// rank that dies, exits early or makes no progress for `hang_timeout_s` ends the attempt. After an
 /// exit, the other ranks have a second to report their own errors before they are killed; they are
 /// killed immediately after a hang, or if a rank was killed and `setup.may_restart` is set. The
@@ -262,16 +262,16 @@ class StallMeter {
   double stalled_s_ = 0;
 };
 
-/// Watches a rank from a thread if our own launcher does not: how long it waits for other ranks or
-/// its GPU, and the progress of training steps and evaluation batches. Waits then need no timeouts,
-/// which would also count time during which the whole job was stopped.
+/// Watches a rank from one of its threads if our own launcher does not watch it: how long it waits
+/// for other ranks or its GPU, and whether training steps and evaluation batches progress. Waits
+/// then need no timeouts, which would also count time during which the whole job was stopped.
 class ProgressWatch {
  public:
   /// Called on the thread with the seconds without progress; should end the process.
   using OnStall = std::function<void(double seconds)>;
 
-  /// A wait may last `limit_s`. `status` must outlive the watch. Throws Error if the thread cannot
-  /// be started.
+  /// `limit_s` is the maximum length of a wait. `status` must outlive the watch. Throws Error if
+  /// the thread cannot be started.
   ProgressWatch(const RankStatus& status, double limit_s, OnStall on_stall);
   ~ProgressWatch() { stop_.request_stop(); }
 

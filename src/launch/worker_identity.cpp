@@ -85,8 +85,8 @@ constexpr RankVariables kMpich{LauncherKind::kMpich, "MPICH",           "PMI_RAN
                                "PMI_SIZE",           "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
 /// Returns the number of processes on this host. If the launcher sets neither it nor the local
-/// rank, it is 1, as in a Kubernetes pod. If only the local rank is set, assumes that a process
-/// whose local rank equals its rank is on the only host.
+/// rank, it is 1, as in a Kubernetes pod. If only the local rank is set and equals the rank,
+/// assumes that there is only one host.
 int local_size(const RankVariables& names, int rank, int size) {
   if (variable(names.local_size)) return integer_variable(names.local_size, 1, size);
   if (!variable(names.local_rank)) return 1;
@@ -206,7 +206,7 @@ std::pair<std::string, std::string> mpirun_job(const RankVariables& mpi) {
       if (const auto value = variable(name)) return {*value, name};
     }
   }
-  if (variable("MASTER_PORT")) return {};  // needs no name; daemons on several hosts share none
+  if (variable("MASTER_PORT")) return {};  // needs no name; daemons on multiple hosts share none
   return {"child of " + std::to_string(launcher_of(mpi)),
           "the process id of the parent of all ranks"};
 }
@@ -268,8 +268,8 @@ SlurmStart slurm_start() {
   return SlurmStart::kTask;
 }
 
-/// Throws if a batch script requested several tasks, because a single process would leave them
-/// idle.
+/// Throws if a batch script requested multiple tasks, because a single process would leave the
+/// others idle.
 void check_batch_script() {
   const int tasks = integer_variable("SLURM_NTASKS", 1, kMaxTasks, 1);
   if (tasks == 1) return;
@@ -304,8 +304,8 @@ WorkerIdentity slurm_identity() {
 }
 
 /// Reads the identity from the variables of Slurm and MPI. Both may be set: srun may start a
-/// program built with MPI, or mpirun may start its daemons with srun, one per node, whose processes
-/// inherit Slurm's variables.
+/// program built with MPI, or mpirun may use srun to start one daemon per node, and the daemons'
+/// child processes inherit Slurm's variables.
 std::optional<WorkerIdentity> cluster_identity() {
   const auto mpi = mpi_rank();
   const SlurmStart start = slurm_start();

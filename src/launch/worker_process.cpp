@@ -62,7 +62,7 @@ std::vector<std::string> environment_with(const std::vector<std::string>& variab
 /// Makes the kernel kill this process when memory runs out, rather than the launcher, which can
 /// report the reason. Makes only system calls.
 void die_before_launcher() {
-  // The kernel counts this score as half of the machine's memory. Raising it needs no privileges.
+  // This score counts like using half the machine's memory. Raising it needs no privileges.
   constexpr int kScore = 500;
   std::array<char, 8> text{};
   const UniqueFd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
@@ -74,8 +74,8 @@ void die_before_launcher() {
   (void)write_all(file.get(), text.data(), static_cast<std::size_t>(end - text.data()));
 }
 
-/// Sets up the descriptors of this process, a child of the launcher, and lets the kernel kill it
-/// when the launcher dies. Makes only system calls, and ends the process if one fails.
+/// Lets the kernel kill this process, a child of the launcher, when the launcher dies, and sets up
+/// the descriptors. Makes only system calls, and exits if the process cannot become a rank.
 void apply_plan(const RankPlan& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   die_before_launcher();
@@ -85,8 +85,8 @@ void apply_plan(const RankPlan& plan) {
   }
 }
 
-/// Lets stop signals end this process, except SIGUSR1, which stays pending until there is something
-/// to save. Makes only system calls.
+/// Lets stop signals kill this process, except SIGUSR1, which stays pending until there is
+/// something to save. Makes only system calls.
 void accept_signals() {
   // Shells start background jobs with SIGINT ignored, but a SIGINT that arrives is intended.
   for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
@@ -177,7 +177,7 @@ constexpr std::size_t kMaxRequestBytes = 4096;
 constexpr std::size_t kMaxDescriptors = 16;
 constexpr int kRequestsFd = 3;
 /// /proc/PID/environ shows the memory of a process's initial environment. The server reserves space
-/// there for the variables of its ranks, so that tools that look for RANK find it.
+/// there for its ranks' variables, so that tools that look for RANK find it.
 constexpr const char* kSpaceVariable = "MNIST_TRAIN_SPACE";
 constexpr std::size_t kSpaceBytes = 512;
 /// At least as long as any rank's title, which overwrites it.
@@ -225,7 +225,7 @@ RankPlan plan_in(const Message& message, std::size_t size) {
   return plan;
 }
 
-/// Overwrites the `size` bytes at `space` with the texts that fit.
+/// Overwrites the `size` bytes at `space` with zeros and the first strings, as many as fit.
 void overwrite(char* space, std::size_t size, const std::vector<std::string>& texts) {
   std::memset(space, 0, size);
   for (const std::string& text : texts) {
@@ -248,7 +248,7 @@ void set_environment(const std::vector<std::string>& variables) {
 }
 
 void become_rank(const RankPlan& plan, char* title) {
-  // The launcher becomes the parent when the intermediate process has ended.
+  // The launcher becomes the parent when the intermediate process has exited.
   const double begin_s = monotonic_seconds();
   while (::getppid() != plan.launcher && monotonic_seconds() - begin_s < 5) ::usleep(50);
   apply_plan(plan);
@@ -256,7 +256,7 @@ void become_rank(const RankPlan& plan, char* title) {
   overwrite(title, std::strlen(kTitle), {plan.title});
   const pid_t pid = ::getpid();
   if (::write(kFailureFd, &pid, sizeof pid) != sizeof pid) ::_exit(kCannotStart);
-  accept_signals();  // not earlier: the launcher can now reap a rank that Ctrl-C ends
+  accept_signals();  // only now can the launcher reap a rank that Ctrl-C kills
 }
 
 /// Reports to the launcher why the rank cannot be started.
@@ -476,7 +476,7 @@ void ForkServer::request_rank(const RankPlan& plan) const {
   Message message(request.size());
   std::copy(request.begin(), request.end(), message.bytes.begin());
   put_descriptors(plan, message);
-  // If the server has ended, the rank's closed pipe tells.
+  // If the server has exited, the rank's closed pipe will tell the launcher.
   if (::sendmsg(requests_.get(), &message.header, MSG_NOSIGNAL) < 0 && errno != EPIPE &&
       errno != ECONNRESET) {
     throw_errno("request a rank from the fork server");
