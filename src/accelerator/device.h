@@ -56,9 +56,9 @@ class KernelModule {
 };
 
 /// Sets, for the whole process, the status in which `wait_until`, `synchronize` and `to_host` show
-/// that they wait for the GPU; null for none. These functions have no timeout, even if the GPU does
-/// not respond or a captured collective waits for a lost rank: the watcher of the status (the
-/// launcher or a thread of this rank) ends the process.
+/// that they are waiting for the GPU; null hides the waits. These functions have no timeout, even
+/// if the GPU does not respond or a captured collective waits for a lost rank: the watcher of the
+/// status (the launcher or a thread of this rank) ends the process.
 void show_waits_on(launch::RankStatus* status);
 
 /// Returns once `has_reached` reports that the device has reached a point in its work.
@@ -69,7 +69,7 @@ void synchronize(at::Device device);
 
 /// Keeps the host from running more than a few steps or batches ahead of its GPU. If the device
 /// hangs, its queue fills up and the next launch blocks without showing in the status. The host
-/// must therefore reach a wait that does show (see `show_waits_on`) before that.
+/// must therefore reach a wait that does show (see `show_waits_on`) before the queue is full.
 class RunAheadLimit {
  public:
   /// The host gets at most 2 * `steps` steps ahead, and waits only if it is more than `steps`
