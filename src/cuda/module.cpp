@@ -131,8 +131,8 @@ std::filesystem::path folder_of(Function* function) {
   return std::filesystem::path(library.dli_fname ? library.dli_fname : "").parent_path();
 }
 
-/// Returns LibTorch's stub library for NVRTC and the CUDA driver. Loaded on first use, because
-/// LibTorch itself may never load it.
+/// Returns LibTorch's stub library for NVRTC and the CUDA driver. Loads it at the first call,
+/// because LibTorch itself may never load it.
 const SharedLibrary& library() {
   static const SharedLibrary kLibrary(folder_of(&c10::cuda::device_count) / "libcaffe2_nvrtc.so");
   return kLibrary;
@@ -235,7 +235,7 @@ std::string program_output(nvrtcProgram program, GetSize* get_size, Get* get) {
 }
 
 /// Returns the source compiled for this compute capability (90 means 9.0): machine code or, if
-/// NVRTC does not support it, PTX for the newest older capability.
+/// NVRTC does not support that capability, PTX for the highest one below it that NVRTC supports.
 std::string compile(const std::string& source, int capability) {
   load_nvrtc_builtins();
   int count = 0;
