@@ -58,7 +58,7 @@ Finding check_memory() {
                       "(--nproc-per-node 1)");
 }
 
-/// Checks that processes on this host can connect to each other.
+/// Checks that a process can listen on 127.0.0.1, through which ranks on this host connect.
 Finding check_loopback() {
   return problem_if_throws("ports", "bring the loopback interface up: ip link set lo up", [] {
     const launch::ListenSocket socket = launch::listen_on_loopback();
@@ -102,8 +102,8 @@ std::string hanging(const std::string& text, std::size_t column) {
 constexpr double kTimeout_s = 180;   // loading CUDA from a cold disk is slow
 constexpr double kSlowSpeed = 50e6;  // bytes per second
 
-/// Runs ranks of the config on GPUs or CPUs and returns rank 0's output. Throws Error if there is
-/// none.
+/// Runs ranks with this config on GPUs or CPUs and returns rank 0's output. Throws Error if there
+/// is none.
 OrderedJson diagnose(settings::RunConfig config, bool uses_gpus, int processes) {
   config.train.device = uses_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
   config.train.backend = settings::BackendName::kAuto;
@@ -224,7 +224,7 @@ class DriverLibrary : public SharedLibrary {
 };
 
 /// Returns the driver's version from NVML, which works even in sandboxes that hide the kernel's
-/// files; empty without NVML.
+/// files; empty if NVML is missing.
 std::string nvml_driver_version() {
   const SharedLibrary library("libnvidia-ml.so.1");
   const auto init = library.find<int()>("nvmlInit_v2");

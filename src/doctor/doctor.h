@@ -20,7 +20,7 @@ enum class Verdict {
 
 /// One line of the doctor's report.
 struct Finding {
-  std::string topic;  // "clock"
+  std::string topic;  // "memory"
   Verdict verdict = Verdict::kGood;
   std::string text{};
   std::string remedy{};  // empty if there is nothing to do
@@ -61,7 +61,7 @@ struct Gpu {
   std::uint64_t memory_bytes = 0;
 };
 
-/// State of the NVIDIA driver, queried through its own library without using CUDA.
+/// State of the NVIDIA driver, queried through its own library without CUDA's runtime.
 struct Driver {
   std::string kernel_version;  // such as "580.65.06"; empty if no kernel module is loaded
   bool library = false;        // libcuda.so.1 can be loaded
@@ -71,7 +71,7 @@ struct Driver {
   int gpus_on_bus = 0;         // NVIDIA's display and 3D controllers on PCI
 };
 
-/// Queries the driver of this machine.
+/// Queries this machine's driver.
 Driver examine_driver();
 
 /// Checks the folder for runs: `output`, or runs/ in the working directory. Creates and deletes a
