@@ -34,7 +34,7 @@ void say(const Parts&... parts) {
 }
 
 /// Returns the problem with a file's content, or "". Mirrors may compress differently, so the
-/// decompressed content of a .gz file is verified, up to the expected size.
+/// decompressed content of a .gz file is verified; decompression stops beyond the expected size.
 std::string verify(const fs::path& path, const settings::DatasetFile& expected) {
   Sha256 sha256;
   std::uint64_t bytes = 0;
@@ -79,7 +79,7 @@ class FolderLock {
   ~FolderLock() { ::unlink(path_.c_str()); }
 
  private:
-  /// Returns whether the locked file is still the one at the path, which other processes open.
+  /// Locks the file and returns whether it is still the one that others open by its path.
   bool take(std::vector<fs::path>& added) {
     // A failed holder may have removed the folder.
     make_folder(path_.parent_path(), ExitCode::kConfig, &added);
@@ -157,9 +157,9 @@ void empty(DownloadTarget& target) {
 }
 
 /// Appends the missing content of `url` (http, https, file) to `part`. Asks the server to start at
-/// the current size, or requests everything if it cannot. Keeps received bytes on failure, unless
-/// they exceed `max_bytes`. Returns the problem, or "". Throws Error(kData) if the file cannot be
-/// written.
+/// the current size of `part`; if it cannot, requests everything. Keeps received bytes on failure,
+/// unless they exceed `max_bytes`. Returns the problem, or "". Throws Error(kData) if the file
+/// cannot be written.
 std::string download(const std::string& url, const fs::path& part, std::uint64_t max_bytes) {
   const UniqueFd file = open_private_file(part, ExitCode::kData);
   struct stat status {};
@@ -205,8 +205,8 @@ std::string transfer(const std::string& url, const fs::path& part,
   }
 }
 
-/// Downloads and verifies a file from one mirror. If the content is wrong, an old part may be the
-/// cause, so the file is downloaded again from the start. Returns the problem, or "".
+/// Downloads a file from one mirror and verifies it. If the content is wrong, an old .part file may
+/// be the cause, so the file is downloaded again from the start. Returns the problem, or "".
 std::string fetch_from(const std::string& url, const fs::path& part,
                        const settings::DatasetFile& file) {
   bool fresh = size_of(part) == 0;
@@ -221,7 +221,7 @@ std::string fetch_from(const std::string& url, const fs::path& part,
   }
 }
 
-/// Removes the partial files of other mirrors.
+/// Removes the partial files from other mirrors.
 void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
   const std::string prefix = "." + file.name + ".";
   std::error_code ignored;  // the file may belong to another user
@@ -279,10 +279,10 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
 }
 
 /// Downloads a data set's files into `folder`, which is created if missing, and returns their
-/// paths. Keeps existing files that are correct. A file gets its name only after its SHA-256 is
-/// verified; until then it is a hidden .part file in the same folder, from which the next attempt,
-/// by this or another process, resumes. While one process downloads, others that need the same
-/// folder wait. Mirrors are tried in order, and the problem with each is printed. Throws
+/// paths. Keeps existing files that are correct. A file gets its name only once its SHA-256 has
+/// been verified; until then it is a hidden .part file in the same folder, from which the next
+/// attempt, by this or another process, resumes. While one process is downloading, others that need
+/// the same folder wait. Mirrors are tried in order, and the problem with each is printed. Throws
 /// Error(kData) if all mirrors fail, and Error(kConfig) if the folder cannot be written; new
 /// folders that are still empty are then removed.
 std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const fs::path& folder,
