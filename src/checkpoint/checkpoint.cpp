@@ -35,9 +35,9 @@ Json state_of(const TensorFile& file, const std::string& source) {
   return state;
 }
 
-/// Returns the tensors of the trainer's state by their names in a checkpoint, such as
-/// "model.conv1.weight" and, as PyTorch stores them, "optimizer.momentum_buffer.conv1.weight". They
-/// share the trainer's memory.
+/// Returns the tensors of the trainer's state under their names in a checkpoint, such as
+/// "model.conv1.weight" and, with PyTorch's name for the state,
+/// "optimizer.momentum_buffer.conv1.weight". They share the trainer's memory.
 NamedTensors named_state(const train::Trainer& trainer) {
   NamedTensors tensors;
   const auto add_model = [&](std::string_view prefix, const models::Model& model) {
@@ -66,8 +66,8 @@ NamedTensors tensors_with_prefix(std::string_view prefix, const TensorFile& file
   return found;
 }
 
-/// Throws unless the checkpoint has the tensors of the trainer's state. The states of adam and
-/// adamw have the same names and shapes, so the optimizer's name is compared too.
+/// Throws unless the checkpoint's tensors match those of the trainer's state. The states of adam
+/// and adamw have the same names and shapes, so the optimizer's name is compared too.
 void check_restorable(const train::Trainer& trainer, const TensorFile& file,
                       const std::string& source) {
   const Json config = Json::parse(checkpoint_facts(file, source).config);
@@ -114,7 +114,7 @@ void for_each_member(SomeProgress& progress, const Visit& visit) {
   visit("/early_stopping/bad_epochs", progress.early_stopping.bad_epochs);
 }
 
-/// Calls `visit(path, member)` for the facts that are numbers, text or names.
+/// Calls `visit(path, member)` for all facts except the config and the class names.
 template <class Facts, class Visit>
 void for_each_fact(Facts& facts, const Visit& visit) {
   visit("/data_hash", facts.data_hash);
@@ -128,7 +128,7 @@ void for_each_fact(Facts& facts, const Visit& visit) {
   visit("/images/classes", facts.images.classes);
 }
 
-/// Applies the same limits as for data, because a model is built from these sizes.
+/// Throws if a size is outside the limits for data, because a model will be built from these sizes.
 void check_image_shape(const network::ImageShape& shape, const std::string& source) {
   const auto check = [&](const char* key, std::int64_t value, std::int64_t max) {
     if (value >= 1 && value <= max) return;
@@ -326,7 +326,7 @@ void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step, bool 
   std::vector<std::int64_t> steps = saved_steps(folder_);
   if (is_extra) std::erase(steps, step);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {
-    fs::remove(path_of(steps[i]), ignored);  // an extra checkpoint does no harm
+    fs::remove(path_of(steps[i]), ignored);  // a file that cannot be removed does no harm
   }
 }
 

@@ -103,13 +103,13 @@ class CheckpointFolder {
 
   std::filesystem::path path_of(std::int64_t step) const { return folder_ / checkpoint_name(step); }
 
-  /// Writes the checkpoint of `step`, reads it back and verifies it, then removes that of
-  /// `replaced` and all but the newest `keep`, to which `step` does not count if `is_extra`. Throws
-  /// Error(kCheckpoint), leaving the earlier checkpoints in place.
+  /// Writes the checkpoint of `step`, reads it back and verifies it. Then removes the checkpoint of
+  /// step `replaced` and all but the newest `keep`; if `is_extra` is set, that of `step` is kept in
+  /// addition to these. Throws Error(kCheckpoint), leaving the earlier checkpoints in place.
   void save(const TensorFile& snapshot, std::int64_t step, bool is_extra = false,
             std::int64_t replaced = -1);
-  /// Moves the checkpoints of steps after `step` into `abandoned/`, and the best one if it is
-  /// later. Returns the number of steps. Throws Error(kCheckpoint).
+  /// Moves the checkpoints of all steps after `step` into `abandoned/`, and the best one too if it
+  /// is of such a step. Returns the number of these steps. Throws Error(kCheckpoint).
   std::int64_t set_aside_later_than(std::int64_t step) const;
   /// Moves a file of the run into `abandoned/`. Throws Error(kCheckpoint).
   void set_aside(const std::filesystem::path& file) const;
@@ -133,13 +133,13 @@ class CheckpointWriter {
 
   /// Waits for the previous checkpoint, then starts saving `snapshot` as the checkpoint of `step`,
   /// and marks it as the best one if `best` is set. The other arguments are those of
-  /// CheckpointFolder::save. Throws the previous checkpoint's Error(kCheckpoint), or its own if no
-  /// thread can be started.
+  /// CheckpointFolder::save. Throws the previous checkpoint's Error(kCheckpoint). If no thread can
+  /// be started, saves the checkpoint before returning and may throw its error too.
   void start(TensorFile snapshot, std::int64_t step, bool best, bool is_extra = false,
              std::int64_t replaced = -1);
   /// Throws the thread's Error(kCheckpoint) if it has already failed. Does not wait.
   void check();
-  /// Returns when the last checkpoint is on disk. Throws Error(kCheckpoint).
+  /// Waits until the last checkpoint is on disk. Throws Error(kCheckpoint).
   void wait();
 
  private:
@@ -152,8 +152,8 @@ struct FoundCheckpoint {
   TensorFile file;
 };
 
-/// Returns the newest intact checkpoint in `folder`, and logs a warning for each damaged newer one;
-/// nullopt if there are no checkpoints. Throws Error(kCheckpoint) if all are damaged.
+/// Returns the newest intact checkpoint in `folder`, or nullopt if there are no checkpoints. Logs a
+/// warning for each newer one that is damaged. Throws Error(kCheckpoint) if all are damaged.
 std::optional<FoundCheckpoint> newest_valid(const std::filesystem::path& folder);
 
 /// A snapshot's content other than the trainer's state.
@@ -170,21 +170,21 @@ struct SnapshotFacts {
 /// are never mapped for writing, so stray pointers cannot damage them.
 class SnapshotMemory {
  public:
-  /// Opens the in-memory file `fd` for the trainer's tensors, and clears it if its size does not
-  /// fit them. Collective. Throws Error(kRunFailed).
+  /// Opens the in-memory file `fd` for the trainer's tensors, and clears it if its size is not the
+  /// one that they need. Collective. Throws Error(kRunFailed).
   SnapshotMemory(int fd, const train::Trainer& trainer, const comm::Communicator& communicator);
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  /// Announces, on rank 0, that all ranks take a snapshot at the moment with this number.
+  /// On rank 0, announces that all ranks are to take a snapshot at the moment with this number.
   void plan(std::int64_t moment);
   /// Returns whether a snapshot is planned for this moment. There must be a collective between
   /// `plan` and this call.
   bool is_planned(std::int64_t moment) const;
 
   /// Writes this rank's part of the trainer's state. All ranks must call it after the same step,
-  /// and none may call it again before all have returned. Rank 0's `facts` are stored, but
-  /// `is_checkpoint`, whether a checkpoint of the same step is also written, must be the same on
+  /// and none may call it again before all have returned. Only rank 0's `facts` are stored.
+  /// `is_checkpoint`: whether a checkpoint of the same step is written too; it must be the same on
   /// all ranks. Throws Error(kRunFailed).
   void take(const train::Trainer& trainer, const SnapshotFacts& facts, bool is_checkpoint);
 
@@ -217,13 +217,13 @@ class SnapshotMemory {
   int checkpoint_slot_ = -1;  // the newest one that is also a checkpoint
 };
 
-/// Throws ConfigKeyError, beginning with `key`, unless the module of the last parameter has
+/// Throws a ConfigKeyError that begins with `key` unless the module of the last parameter has
 /// `classes` outputs and is thus the head.
 void require_head(const char* key, const models::Model& model, std::int64_t classes);
 
 /// Loads the model's weights from a checkpoint, a safetensors file or a `.pt` file, detected from
 /// the content. Prefixes "module.", "_orig_mod." and "model." are removed from each name that has
-/// them, unless the model's names begin with them or several names would be the same. Tensors that
+/// them, unless names of the model begin with them or two names would become the same. Tensors that
 /// match `weights.fresh` keep their values; returns their names. Tensors that the model does not
 /// have are ignored with a warning; `num_batches_tracked` may be missing. If there are other
 /// differences, or if the weights belong to a different built-in network, throws Error(kCheckpoint)
@@ -244,7 +244,7 @@ struct KnownNetwork {
 };
 
 /// Returns the built-in network whose tensors are most like the file's, ignoring the size of the
-/// head; nothing if none is similar. `images`: for networks without published weights.
+/// head; nullopt if none is similar. `images`: input shape of networks without published weights.
 std::optional<KnownNetwork> network_like(const NamedTensors& file,
                                          const network::ImageShape& images);
 

@@ -20,14 +20,14 @@ constexpr std::size_t kMaxDimensions = 16;
 constexpr std::size_t kMaxNameBytes = 1000;
 constexpr std::size_t kMaxTensors = 1 << 17;
 
-/// Python expression for the content of the file.
+/// A Python expression that loads the file's content.
 constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_only=False)";
 
 [[noreturn]] void fail_pickle(const std::string& reason) { throw std::runtime_error(reason); }
 
 struct PickleNode;
-/// A value on the interpreter's stack: an integer, a string or a node. Other values are empty:
-/// tensors need no lists, sets, bytes or other numbers.
+/// A value on the interpreter's stack: an integer, a string or a node. Any other value is left
+/// empty, because tensors are described without lists, sets, bytes and other numbers.
 using Value = std::variant<std::monostate, std::int64_t, std::string_view, PickleNode*>;
 
 struct PickleNode {
@@ -194,14 +194,14 @@ struct PickleMachine {
     }
     stack.resize(begin);
   }
-  /// Drops the items of the list or set that is below them on the stack.
+  /// Drops the items that the pickle adds to the list or set below them on the stack.
   void add_to_top(std::size_t begin) {
     require(begin > floor(), "the pickle appends to a value that is not a list");
     stack.resize(begin);
   }
 
   void remember(std::size_t index) {
-    // Python numbers memo entries without gaps, so there are fewer than bytes in the pickle.
+    // Python numbers memo entries without gaps, so a pickle has fewer entries than bytes.
     require(index < std::min(program.size(), kMaxKept), "the pickle's memo is too large");
     if (index >= memo.size()) {
       keep(index + 1 - memo.size());
@@ -355,7 +355,7 @@ PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   if (!storage || !offset || !sizes || !strides || sizes->size() != strides->size()) return tensor;
   tensor.storage = storage->key;
   tensor.offset = *offset;
-  // PyTorch before 0.4 has views of storages: key, offset and number of elements of the view.
+  // PyTorch before 0.4 stores views of storages: each view's key, offset and number of elements.
   const auto view = items_of(id.size() > 5 ? id[5] : Value{}, kTuple);
   const auto begin = view.size() == 3 ? count_of(view[1]) : 0;
   if (!begin || __builtin_add_overflow(tensor.offset, *begin, &tensor.offset)) return tensor;
@@ -372,8 +372,8 @@ PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   return tensor;
 }
 
-/// Returns the tensor that a value describes, including parameters and instances of subclasses of
-/// torch.Tensor; nothing for other values.
+/// Returns the tensor that a value describes, even if it is a parameter or an instance of a
+/// subclass of torch.Tensor; nothing for other values.
 std::optional<PickledTensor> tensor_of(Value value) {
   constexpr int kMaxWrappers = 8;
   Value callee;

@@ -16,8 +16,8 @@ namespace mnist_train::checkpoint {
 namespace {
 
 // Tensors may share a storage, or repeat its elements with strides of 0, but a small file must not
-// expand to an arbitrary size. The bytes of all tensors are limited to kMaxSharing times the file's
-// size plus kMaxRepeatedBytes.
+// expand to an arbitrary size. The total size of the tensors is limited to kMaxSharing times the
+// file's size plus kMaxRepeatedBytes.
 constexpr std::uintmax_t kMaxSharing = 8;
 constexpr std::uintmax_t kMaxRepeatedBytes = std::uintmax_t{32} << 20U;
 
@@ -67,8 +67,8 @@ at::Tensor aligned_copy(std::string_view bytes) {
   return copy;
 }
 
-/// Reads records of a zip archive written by torch.save, in total no larger than the file, and
-/// verifies their checksums, unlike PyTorch's reader.
+/// Reads records of a zip archive written by torch.save and, unlike PyTorch's reader, verifies
+/// their checksums. Throws if the records that are read are together larger than the file.
 class PtArchive {
  public:
   explicit PtArchive(const std::filesystem::path& path)
@@ -100,9 +100,9 @@ class PtArchive {
   caffe2::serialize::PyTorchStreamReader reader_;
 };
 
-/// Reads the format of torch.save before PyTorch 1.6: pickles of a magic number, a version, the
-/// system, the content and the sorted keys of its storages; then each storage, preceded by its
-/// number of elements.
+/// Reads the format that torch.save wrote before PyTorch 1.6: pickles of a magic number, a version,
+/// facts about the system, the content and the sorted keys of its storages; then each storage,
+/// preceded by its number of elements.
 class LegacyFile {
  public:
   explicit LegacyFile(const std::filesystem::path& path)
@@ -224,8 +224,7 @@ std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t>
 void write_pt(const std::filesystem::path& path, const NamedTensors& weights) {
   AtomicFile file(path, ExitCode::kCheckpoint);
   const std::string text = pickle(weights);
-  // The archive finishes in its destructor, so exceptions of the file must not propagate through
-  // it.
+  // The writer completes the archive in its destructor, so no exception may pass through it.
   std::exception_ptr failure;
   caffe2::serialize::PyTorchStreamWriter archive([&](const void* bytes, std::size_t size) {
     try {

@@ -26,8 +26,8 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-/// Calls `visit` with each tensor and its offset in a slot, after the facts and aligned to cache
-/// lines. Returns the size of the slot.
+/// Calls `visit` with each tensor and its offset in a slot, in which the tensors follow the facts
+/// and are aligned to cache lines. Returns the size of a slot.
 template <class Visit>
 std::size_t lay_out(const StateTensors& state, const Visit& visit) {
   std::size_t offset = kMaxFactsBytes;

@@ -51,7 +51,7 @@ struct StoredTensor {
   std::string name;
   std::string type;
   const ElementType* known_type = nullptr;  // null: cannot be read
-  std::vector<std::int64_t> sizes{};        // of known types
+  std::vector<std::int64_t> sizes{};        // set for known types only
 };
 
 /// Returns the header. Throws if the file does not contain all of it.
@@ -107,7 +107,7 @@ StoredTensor read_entry(const std::string& name, const Json& entry, std::size_t 
     const auto size = static_cast<std::int64_t>(number(each, kImpossible));
     tensor.sizes.push_back(size);
     is_empty = is_empty || size == 0;
-    // The other sizes must not overflow even if one is 0, because strides are computed from them.
+    // Even if a size is 0, the product of the others must not overflow: strides depend on it.
     check(!__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes), kImpossible);
   }
   check((is_empty ? 0 : static_cast<std::size_t>(bytes)) == tensor.end - tensor.begin,

@@ -69,7 +69,7 @@ const ElementType* find_element_type(Member ElementType::*member, const Value& v
 
 /// The content of a safetensors file (https://github.com/huggingface/safetensors).
 struct TensorFile {
-  NamedTensors tensors;  // contiguous and on the CPU if they were read
+  NamedTensors tensors;  // contiguous and on the CPU if read from a file
   std::map<std::string, std::string> metadata;
   NamedValues<std::string> unreadable{};  // names, and why each cannot be read
 };
@@ -79,9 +79,9 @@ struct TensorFile {
 /// other readers see an extra tensor. Throws Error(kCheckpoint).
 void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal);
 
-/// Reads a safetensors file and checks its header, types and shapes, that the tensors cover the
-/// data exactly, and the seal if there is one or `require_seal` is set. Allocates no more than the
-/// file's size. Throws Error(kCheckpoint) with the path and the reason.
+/// Reads a safetensors file. Checks its header, types and shapes, and that the tensors cover the
+/// data exactly. Checks the seal if there is one or if `require_seal` is set. Allocates no more
+/// memory than the file's size. Throws Error(kCheckpoint) with the path and the reason.
 TensorFile read_safetensors(const std::filesystem::path& path, bool require_seal);
 
 /// Atomically writes the file that `torch.save(dict, path)` writes for a plain dict of these
@@ -103,7 +103,7 @@ struct PickledTensor {
   std::vector<std::int64_t> strides;  // none negative; as many as sizes
   std::string problem;                // why it cannot be read, such as "is not a tensor"; else ""
 
-  /// Returns the minimum number of elements in the storage; nothing if it overflows.
+  /// Returns how many elements the storage must have at least; nothing if that number overflows.
   std::optional<std::uint64_t> required_elements() const;
 };
 
@@ -124,7 +124,7 @@ struct PickledStorage {
 /// The size of a pickle and its storages, which determine what follows it in a file.
 struct PickleExtent {
   std::size_t size = 0;                            // bytes
-  std::map<std::string, PickledStorage> storages;  // by key, including skipped objects
+  std::map<std::string, PickledStorage> storages;  // by key, including those of skipped objects
 };
 
 /// Returns the extent of the pickle at the start of `bytes`. Throws like `unpickle_state_dict`.

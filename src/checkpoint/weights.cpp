@@ -58,8 +58,9 @@ std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted, bo
       std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; })->first);
 }
 
-/// Gives each of the model's tensors the prefix that most of them have, and returns it. Does not
-/// rename tensors that would get the same name, nor any with a prefix that names of the model have.
+/// Renames the file's tensors that belong to the model so that all have the prefix that most of
+/// them have, and returns this prefix. Keeps a name if two tensors would get the same one, or if
+/// its prefix is one with which the model's names begin.
 std::string unify_prefixes(NamedTensors& file, const NamedTensors& wanted) {
   std::vector<std::string_view> prefixes(kPrefixes.begin(), kPrefixes.end());
   std::erase_if(prefixes, [&](std::string_view prefix) {
@@ -83,8 +84,8 @@ std::string unify_prefixes(NamedTensors& file, const NamedTensors& wanted) {
   return prefix;
 }
 
-/// Returns the names of the tensors of the module that owns the last parameter; none if its number
-/// of outputs is not `classes`.
+/// Returns the names of the tensors of the module that owns the last parameter; none if this module
+/// does not have `classes` outputs.
 std::set<std::string> head_of(const models::Model& model, std::int64_t classes) {
   std::set<std::string> names;
   const auto last = model.named_parameters().back();
@@ -140,7 +141,7 @@ std::vector<std::string> wrong_names(const Match& match) {
   return wrong;
 }
 
-/// Returns the built-in network that the file's weights fit, if it is not the model's.
+/// Returns the built-in network that the file's weights belong to, if the model is a different one.
 std::optional<KnownNetwork> other_network(const models::Model& model, const Match& match,
                                           const std::vector<std::string>& wrong,
                                           const network::ImageShape& images) {
