@@ -44,8 +44,8 @@ class PerRankPartition : public BatchPartition {
   /// Returns indices into the concatenated sets.
   std::vector<std::int64_t> order_of(int rank, std::int64_t /*count*/, std::int64_t seed,
                                      std::int64_t epoch) const override {
-    // With a shared seed, sets of equal size would be visited in the same order, always pairing the
-    // same samples.
+    // With a shared seed, sets of equal size would be visited in the same order, so the same
+    // samples would always share a batch.
     constexpr std::int64_t kSeedStride = 1'000'003;
     const std::int64_t count = sizes_[static_cast<std::size_t>(rank)];
     auto order = data::epoch_permutation(count, seed + rank * kSeedStride, epoch);

@@ -56,8 +56,8 @@ class BatchPartition {
   virtual std::int64_t statistics() const { return 0; }
   /// Starts timing this rank's own work on a step.
   virtual void begin_work() {}
-  /// Stops timing, before averaging, and writes the time to `statistics` [n] f32, which is then
-  /// summed over the ranks. Waits for the GPU.
+  /// Stops timing before the gradients are averaged, and writes the time to `statistics` [n] f32,
+  /// which is then summed over the ranks. Waits for the GPU.
   virtual void end_work(const at::Tensor& /*statistics*/) {}
   /// Receives the summed statistics of a step in which rank i processed `samples[i]` samples. All
   /// ranks receive the same numbers and make the same decision. Waits for the GPU.

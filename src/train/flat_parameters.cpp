@@ -23,8 +23,8 @@ std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
   return {strides.begin(), strides.end()};
 }
 
-// Alignment of parameters in elements, with zeros as padding. The fastest GPU matrix products and
-// convolutions need 16 bytes in bf16.
+// Alignment of parameters in elements, padded with zeros. The fastest bf16 matrix products and
+// convolutions on GPUs need an alignment of 16 bytes.
 constexpr std::int64_t kAlignment = 8;
 constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 
@@ -86,7 +86,7 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
   refresh_bf16_copy();
 }
 
-/// Sets which parameters require gradients and moves frozen parameters after the trained ones.
+/// Sets which parameters require gradients, and reorders them so that frozen ones come last.
 /// Returns the number of trained parameters.
 std::size_t FlatParameters::freeze(std::vector<at::Tensor>& masters,
                                    std::vector<settings::ParameterSettings>& kinds) {
@@ -188,9 +188,10 @@ void FlatParameters::end_shard(std::size_t number) {
   for (const comm::RowSum& sum : leaf.sums) used_rows_[sum.to].add_(used_rows_[sum.from]);
 }
 
-/// Copies the gradients of one type into the flat gradients, or adds them in later batches of a
-/// step. With mixed types a GPU would launch one kernel per tensor instead of one for all tensors.
-/// Skips gradients that a layer wrote to its destination buffer.
+/// Copies the gradients of one type into the flat gradients or, in later batches of a step, adds
+/// them. Types are handled one at a time because, with mixed types, a GPU would launch one kernel
+/// per tensor instead of one for all tensors. Skips gradients that a layer wrote to its destination
+/// buffer.
 void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type) {
   std::vector<at::Tensor> from;
   std::vector<at::Tensor> to;

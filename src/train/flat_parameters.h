@@ -29,17 +29,18 @@ struct ParameterSpan {
 
 /// All trained parameters of a module in one tensor and all gradients in another, so that averaging
 /// takes one all-reduce and the update takes one kernel. The module's own parameters become views:
-/// convolution weights with channels_last strides, the rest contiguous. Backward allocates new
-/// gradient tensors, unless a layer writes to the buffers of `set_destinations`, and they are
-/// collected afterwards: that costs less than zeroing views and accumulating into them. Frozen
-/// parameters are stored after the trained ones in `weights`; they require no gradient.
+/// convolution weights with channels_last strides, the rest contiguous. Unless a layer writes to
+/// the buffers of `set_destinations`, backward allocates new gradient tensors, which are collected
+/// afterwards: this costs less than zeroing views and accumulating into them. Frozen parameters are
+/// stored after the trained ones in `weights`; they require no gradient.
 class FlatParameters {
  public:
   /// `statistics`: number of scalars stored after the gradients. `module` must be on its device
   /// already. `bf16_copy`: null, or a module of the same architecture on the same device, with some
   /// parameters in bf16, which forward and backward then use. Its bf16 parameters become views of a
   /// separate buffer, which `refresh_bf16_copy` fills; its other parameters and all its buffers are
-  /// shared with `module`. `kinds`: settings of each parameter; empty: the same for all.
+  /// shared with `module`. `kinds`: the settings of each parameter; if empty, all have the
+  /// defaults.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, ShardLayout layout = {},
                  std::vector<settings::ParameterSettings> kinds = {});
@@ -58,7 +59,7 @@ class FlatParameters {
   const at::Tensor& gradients() const { return gradients_; }
   /// Returns the statistics, [s] f32, which follow the gradients and are summed with them.
   const at::Tensor& statistics() const { return statistics_; }
-  /// Returns the statistics of a shard, which is `statistics` itself if there is one shard.
+  /// Returns the current shard's statistics, the same tensor as `statistics` if there is one shard.
   const at::Tensor& shard_statistics() const { return shard_statistics_; }
   /// Returns the trained parameters used in forward and backward: those of `bf16_copy` if set, else
   /// the module's.

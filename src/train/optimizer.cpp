@@ -309,7 +309,7 @@ kernels::WeightUpdate Optimizer::update_of(const UpdateSpan& span, const at::Ten
 }
 
 /// Clips like torch.nn.utils.clip_grad_norm_, without reading the norm back from a GPU. The return
-/// value and `check` are as for `update`.
+/// value and `check` have the same meaning as in `update`.
 bool Optimizer::clip_gradients(const at::Tensor& check) {
   const at::Tensor& gradients = parameters_.gradients();
   const at::Tensor norm = at::linalg_vector_norm(gradients, 2);

@@ -16,8 +16,8 @@
 
 namespace mnist_train::train {
 
-/// Returns the interpolation factor of the EMA update after `step` steps (at least 1) of the run: 1
-/// - min(decay, (1 + step) / (10 + step)), like TensorFlow's ExponentialMovingAverage with
+/// Returns the EMA update's interpolation factor after `step` steps (at least 1) of the run, which
+/// is 1 - min(decay, (1 + step) / (10 + step)), like TensorFlow's ExponentialMovingAverage with
 /// `num_updates`. Without this warm-up, initial weights would dominate the EMA of a short run.
 double average_weight(double decay, std::int64_t step);
 
@@ -73,9 +73,9 @@ struct StepRates {
 };
 
 /// Updates a slice of the weights from their gradients, along with the optimizer state, the bf16
-/// copy and the EMA model. On CPUs one pass over memory also sums the gradients (`update_on_host`);
-/// on GPUs the update is one custom kernel, or LibTorch's fused kernel and a few more. Every
-/// hyperparameter has the same meaning as in PyTorch; an optimizer is a rule
+/// copy and the EMA model. On CPUs, the same pass over memory also sums the gradients
+/// (`update_on_host`); on GPUs the update is one custom kernel, or LibTorch's fused kernel and a
+/// few more. Every hyperparameter has the same meaning as in PyTorch; each optimizer is a rule
 /// (`kernels::UpdateRule`).
 class Optimizer {
  public:
@@ -90,7 +90,7 @@ class Optimizer {
   bool clips() const { return options_.max_gradient_norm.has_value(); }
   /// Takes one step. `rates`: the first two or all members of StepRates, on the parameters' device,
   /// fp32 or, on CPUs, fp64. On a CPU, returns whether the update is finite. On a GPU, always
-  /// returns true without waiting, but sets `check` to NaN if it is not.
+  /// returns true without waiting, but sets `check` to NaN if the update is not finite.
   bool update(comm::GradientAverager& averager, const at::Tensor& rates, const at::Tensor& check);
   /// Returns the rule of the first span of the slice.
   const kernels::UpdateRule& rule() const { return spans_.front().rule; }
@@ -106,7 +106,7 @@ class Optimizer {
   struct UpdateSpan {
     comm::Slice slice;  // of all values
     double learning_rate_factor;
-    kernels::WeightUpdate update;  // its tensors
+    kernels::WeightUpdate update;  // the tensors; `update_of` adds the rates
     kernels::UpdateRule rule;
   };
 
@@ -127,8 +127,9 @@ class Optimizer {
 };
 
 /// Takes an optimizer step on a CPU in one pass over memory: sums `gradients` and updates weights,
-/// optimizer state, bf16 copy and EMA model. Ignores `update.gradients`; the first weight takes
-/// element `first` of `gradients`. Results are bit-identical on any CPU with any number of threads.
+/// optimizer state, bf16 copy and EMA model. Ignores `update.gradients`; the first weight's
+/// gradient is element `first` of `gradients`. Results are bit-identical on all CPUs for all thread
+/// counts.
 ///
 /// Returns whether the new weights are finite, which implies finite gradients; weights are checked
 /// while they are in the cache.

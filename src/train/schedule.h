@@ -10,9 +10,9 @@ namespace mnist_train::train {
 /// Sums over the samples of one or more optimizer steps.
 struct StepSums {
   double loss = 0;     // summed over the samples
-  double correct = 0;  // a mixed sample counts by the weight of its predicted label
+  double correct = 0;  // a mixed sample adds the weight of its predicted label
   double samples = 0;
-  double stop_requests = 0;  // ranks asked to stop; NaN: see `StepLog::update_check`
+  double stop_requests = 0;  // ranks that were asked to stop; NaN: see `StepLog::update_check`
 };
 
 StepSums& operator+=(StepSums& sums, const StepSums& more);
@@ -76,7 +76,7 @@ struct EpochScores {
   double stopping_accuracy = 0;   // monitored by early stopping
 };
 
-/// This rank's step times since the epoch was begun or resumed. Measured only on CPUs: a GPU
+/// This rank's step times since the epoch began or was resumed. Measured only on CPUs: a GPU
 /// computes asynchronously.
 struct StepTimes {
   double input_s = 0;          // gathering and normalising batches
@@ -93,8 +93,8 @@ struct ScheduleSpan {
 };
 
 /// Returns the span of a run's schedule for epochs of `samples` samples; it is the same at every
-/// step of the run. Batches before `progress` may have had a different size: if `epochs` ends the
-/// run, the schedule follows the epochs.
+/// step of the run. Batches before `progress` may have had a different size: the schedule then
+/// continues at the same point of the epochs, unless `max_steps` ends the run.
 ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress& progress,
                            std::int64_t samples, std::int64_t samples_per_step);
 
@@ -109,7 +109,7 @@ const char* name_if_length_dependent(settings::ScheduleName schedule);
 /// total_iters T); `cosine` is CosineAnnealingLR with T_max T and eta_min final_factor *
 /// learning_rate, stepped once per optimizer step; `one_cycle` is OneCycleLR with total_steps T and
 /// without momentum cycling; `plateau` is ReduceLROnPlateau in mode min, stepped once per epoch,
-/// including the warm-up.
+/// even during the warm-up.
 class Schedule {
  public:
   Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,

@@ -108,7 +108,7 @@ void StepLog::synced() {
 }
 
 std::int64_t next_interval(std::int64_t steps, double seconds) {
-  // At most double the interval: the few timed steps may have been fast by chance.
+  // Double the interval at most, because the few timed steps may have been fast by chance.
   const std::int64_t max_interval = std::min(2 * steps, StepLog::kSteps);
   const double interval = kMaxInterval_s * static_cast<double>(steps) / std::max(seconds, 1e-9);
   return interval < static_cast<double>(max_interval)
@@ -307,8 +307,8 @@ bool GraphedStep::can_replay(const PlannedStep& next) {
   return warm_up_steps_left_-- == 0;
 }
 
-/// Returns whether the planned steps match the larger graph: the captured sizes, with each step one
-/// global batch after the previous one.
+/// Returns whether the planned steps match the larger graph: all have the captured sizes, and each
+/// begins one global batch after the previous one.
 bool GraphedStep::can_replay_together(std::span<const PlannedStep> planned) const {
   if (!gathers_samples() || planned.size() < static_cast<std::size_t>(kStepsAtOnce)) return false;
   std::int64_t begin = planned.front().local_shard(0).begin - samples_;

@@ -36,8 +36,8 @@ struct FinishedStep {
 /// over the ranks along with the gradients (with uncompressed `flat`, in the same all-reduce), so
 /// every rank learns the global loss and all stop requests. Sums of earlier steps are kept until
 /// the next synchronisation, when all ranks read them. On CPUs, that is after every step; with a
-/// GPU, about twice a second, because the host runs ahead of it and a synchronisation makes it
-/// wait.
+/// GPU, about twice a second, because the host runs ahead of the GPU and must wait for it at each
+/// synchronisation.
 class StepLog {
  public:
   static constexpr std::int64_t kScalars = 4;   // the members of StepSums
@@ -46,7 +46,7 @@ class StepLog {
   /// `summed` [kScalars + n] f32, on the training device, holds the sums over all ranks.
   /// `shard_sums` holds those of a shard; it is the same tensor or one of the same shape. The last
   /// n scalars are those of the batch partition or the changes to the model's buffers.
-  /// `runs_ahead`: this rank computes on a GPU. Collective.
+  /// `runs_ahead`: whether this rank computes on a GPU. Collective.
   StepLog(const at::Tensor& summed, at::Tensor shard_sums, const comm::Communicator& communicator,
           bool runs_ahead);
 
@@ -131,9 +131,9 @@ void require_finite(const StepSums& sums, std::int64_t step);
 
 /// The buffers of a model (running statistics, counters) when batches are split into fixed shards:
 /// each shard's forward pass starts from the buffers after the previous step, and the changes are
-/// summed over the shards, weighted by their samples. Integer buffers, such as counters, are those
-/// of the first shard. So all ranks have the same buffers, regardless of which rank computes which
-/// shard.
+/// summed over the shards, weighted by their numbers of samples. Integer buffers, such as counters,
+/// are those of the first shard. So all ranks have the same buffers, regardless of which rank
+/// computes which shard.
 class ShardBuffers {
  public:
   /// Returns the number of fp32 elements needed for the changes to a model's buffers.
@@ -181,9 +181,9 @@ class Step {
   /// Error(kRunFailed) if a parameter has no gradient.
   void add(const loader::Batch& batch);
   /// Averages the gradients over the ranks and updates the weights. `rates`: as for `begin`.
-  /// Collective. If the loss or a gradient is not finite, the next synchronisation reports it, see
-  /// `require_finite`. On a CPU the weights then remain unchanged if the loss is not finite,
-  /// or if gradients are clipped. Throws PeerError.
+  /// Collective. If the loss or a gradient is not finite, the next synchronisation reports it (see
+  /// `require_finite`). On a CPU, the weights then remain unchanged if the loss is the cause or if
+  /// gradients are clipped. Throws PeerError.
   void finish(const at::Tensor& rates);
 
   at::ScalarType rates_type() const {
@@ -231,8 +231,8 @@ struct PlannedStep {
 
 /// Replays captured steps, after a few eager warm-up steps, for full global batches with the same
 /// shard sizes as the captured batch. All other steps, such as a smaller last one, run eagerly,
-/// with the same results. A replay runs one step, or several that read positions and rates from
-/// device memory.
+/// with the same results. A replay runs one step or, if steps read their samples' positions from
+/// device memory, possibly `kStepsAtOnce` steps.
 class GraphedStep {
  public:
   /// Number of steps in the larger graph.

@@ -24,7 +24,7 @@ std::shared_ptr<models::Model> make_on_device(const TrainerSetup& setup, bool bf
   return model;
 }
 
-// A replay is one launch, which takes the host microseconds; an eager step is hundreds of launches.
+// A replay is one launch and costs the host microseconds; an eager step takes hundreds of launches.
 constexpr int kReplaysAhead = 32;
 constexpr int kEagerStepsAhead = 1;
 
@@ -32,7 +32,7 @@ constexpr int kEagerStepsAhead = 1;
 // up to 0.2 ms per step.
 constexpr std::int64_t kMinStepsForTrials = 20'000;
 
-/// Returns why the step cannot be captured with any averaging strategy, or null.
+/// Returns why the step cannot be captured, whatever the averaging strategy, or null.
 const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
                                 const BatchPartition& partition, const models::Model& model) {
   if (model.is_external()) return "the network is external code";
@@ -238,7 +238,7 @@ void Trainer::run_eagerly(const PlannedStep& next) {
   partition_->update(log_.extra_scalars(), next.shard_sizes);
 }
 
-/// Replays the next step, or several, which are added to `steps`.
+/// Replays the next step, or multiple steps, of which those after the first are added to `steps`.
 void Trainer::replay(std::vector<PlannedStep>& steps, std::int64_t max_steps) {
   max_steps = std::min({max_steps, log_.steps_left(), GraphedStep::kStepsAtOnce});
   if (options_.max_steps) max_steps = std::min(max_steps, *options_.max_steps - progress_.step);
@@ -271,8 +271,8 @@ loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::s
   return gathered;
 }
 
-/// Prefetches the batches that this rank gathers after the first `done` of the next step, so that
-/// they are decoded while earlier ones are processed.
+/// Prefetches the batches that this rank gathers after the first `done` batches of the next step,
+/// so that they are decoded while earlier ones are processed.
 void Trainer::prefetch(std::size_t done) {
   std::vector<data::Range> ranges;
   for (std::int64_t ahead = 0; ranges.size() < done + loader::BatchSource::kBatchesAhead; ++ahead) {

@@ -36,9 +36,9 @@ struct TrainerSetup {
 /// the same state after every step; each processes its shards of the global batch.
 class Trainer {
  public:
-  /// Collective. `images` and `communicator` must outlive the trainer. Throws Error(kConfig) if the
-  /// options require CUDA graphs and the step cannot be captured, and the errors of
-  /// parameter_settings.
+  /// Collective. `images` and `communicator` must outlive the trainer. Throws like
+  /// parameter_settings, and throws Error(kConfig) if the options require CUDA graphs but the step
+  /// cannot be captured.
   Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::BatchSource& images,
           const comm::Communicator& communicator);
 
@@ -48,8 +48,8 @@ class Trainer {
   void begin_epoch();
   bool epoch_done() const { return progress_.samples_into_epoch >= images_.count() || run_done(); }
   /// Runs one optimizer step on the next global batches (fewer at the end of the epoch), or up to
-  /// `max_steps` steps, which must be the same on all ranks. Collective. Occasionally synchronises
-  /// with the device, and then throws like `synchronize`.
+  /// `max_steps` steps. `max_steps` must be the same on all ranks. Collective. Occasionally
+  /// synchronises with the device, and then throws like `synchronize`.
   void step(bool stop_requested, std::int64_t max_steps = 1);
   /// Waits for the device and updates the epoch's sums and time in `progress`. Collective. Throws
   /// Error(kRunFailed) on all ranks if the loss or an update is not finite, and PeerError.
