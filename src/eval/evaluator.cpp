@@ -26,8 +26,8 @@ namespace mnist_train::eval {
 namespace {
 
 constexpr int kRunAheadBatches = 2;
-// Images per batch and CPU thread. The activations of more images do not fit into the caches, which
-// makes convolutional networks up to twice as slow.
+// Images per batch and CPU thread. The activations of more images would not fit into the caches,
+// and convolutional networks would be up to twice as slow.
 constexpr std::int64_t kHostBatch = 128;
 // Maximum number of samples whose logits are kept for recomputation.
 constexpr std::int64_t kCascadedSamples = 8192;
@@ -87,8 +87,8 @@ class EvaluationSums {
     class_numbers_ = at::arange(classes_, at::TensorOptions(at::kLong).device(device));
   }
 
-  /// Adds the samples `range` of the image set, which belong to `shard`, with `logits` [n,classes]
-  /// and `labels` [n] i64. Uses few operations, because each is a kernel launch on a GPU.
+  /// Adds the samples in `range`, which belong to `shard`: their `logits` [n,classes] and `labels`
+  /// [n] i64. Uses few operations, because each is a kernel launch on a GPU.
   void add(const at::Tensor& logits, const at::Tensor& labels, std::int64_t shard,
            data::Range range) {
     const at::Tensor scores = logits.to(at::kFloat);
@@ -141,8 +141,8 @@ class EvaluationSums {
     return ranks_lower.sum(1).gt(classes_ - kTopClasses).sum();
   }
 
-  /// Adds the per-class counts, the accuracies and the wrong predictions. `guess`: the first row of
-  /// guesses_.
+  /// Adds the per-class counts, the accuracies and the wrong predictions. `guess`: points to the
+  /// first row of guesses_ in host memory.
   void count(const double* guess, Evaluation& result) const {
     const auto classes = static_cast<std::size_t>(classes_);
     ClassCounts& counts = result.counts;
@@ -151,7 +151,7 @@ class EvaluationSums {
     for (std::int64_t sample = 0; sample < result.samples; ++sample, guess += 2) {
       const std::size_t label = labels_[static_cast<std::size_t>(sample)];
       ++counts.samples[label];
-      // An external network may return more classes.
+      // An external network may have more outputs than there are classes.
       if (!(guess[0] >= 0 && guess[0] < static_cast<double>(classes_))) continue;
       const auto predicted = static_cast<std::size_t>(guess[0]);
       ++counts.predicted[predicted];

@@ -25,10 +25,10 @@ struct SamplePrediction {
 };
 
 /// Computes the logits of a series of batches on a CPU with a cascade. A bf16 copy of the model
-/// evaluates all samples; the model recomputes, across batches, those that the copy does not
-/// classify correctly by a clear margin and those whose scores are requested. Predictions and the
-/// scores of misclassified samples are thus the model's. The loss differs only by bf16 rounding of
-/// terms that are all small.
+/// evaluates all samples; the model recomputes those that the copy does not classify correctly by a
+/// clear margin and those whose scores are requested, combined across batches. Predicted classes,
+/// requested scores and the scores of misclassified samples are thus the model's. The loss differs
+/// only by bf16 rounding of terms that are all small.
 class CascadedLogits {
  public:
   /// Both models must be in evaluation mode and on the CPU, and outlive this object. The model
@@ -47,7 +47,7 @@ class CascadedLogits {
     at::Tensor logits;  // [n,classes] f32
     at::Tensor labels;  // [n] i64
   };
-  /// Returns the results of all samples (at least one) added since the last call, in order.
+  /// Returns the results of all samples added since the last call, in order; requires at least one.
   Result take();
 
  private:
