@@ -91,7 +91,7 @@ interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& im
           std::move(names)};
 }
 
-/// Writes the config's network with the checkpoint's weights, which must fit it.
+/// Writes the config's network with the checkpoint's weights, which must match it.
 void export_network(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   const data::ImageSet images = image_shape(worker);
@@ -114,8 +114,8 @@ void export_network(Worker& worker) {
   write_file_atomically(worker.job.export_path, content, ExitCode::kCheckpoint);
 }
 
-/// Reads the files as a set with all labels 0, fitted to the images that the model was trained on,
-/// whose set is `like`. `problems`: by file, why it is not an image; "" if it is.
+/// Decodes the files into a set whose labels are all 0. `like`: the images that the model was
+/// trained on. `problems[i]` receives the reason if file i cannot be read as an image.
 data::ImageSet decode(std::span<const std::string> files, const data::ImageGeometry& geometry,
                       const data::ImageSet& like, std::vector<std::string>& problems) {
   using Samples = std::pair<std::vector<std::uint8_t>, std::vector<std::uint16_t>>;
@@ -158,7 +158,8 @@ void print_predictions(const Worker& worker, models::Model& model, loader::Batch
   print_text(text);
 }
 
-/// Warns about inverted images, if any, among `count` images.
+/// Warns about the inverted images, if any. `count`: the number of all images; `trained`: the mean
+/// brightness of those that the model was trained on.
 void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
   if (inverted.empty()) return;
   const bool dark = trained < 0.5;
@@ -235,7 +236,7 @@ OrderedJson measure_all_reduce(Worker& worker) {
           {"bytes_per_second", bytes / seconds}};
 }
 
-/// Detects a build of LibTorch without kernels for this GPU.
+/// Throws if this device computes wrong matrix products or LibTorch has no kernels for it.
 void require_kernels(const Worker& worker) {
   constexpr std::int64_t kSide = 64;
   for (const auto type : {at::kFloat, at::kBFloat16}) {

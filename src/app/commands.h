@@ -21,8 +21,8 @@ ExitCode run_training(Worker& worker);
 /// the number of samples. Collective. Throws Error.
 void run_evaluation(Worker& worker);
 
-/// Writes the weights of a checkpoint or weight file in another format, or the config's network for
-/// other programs, in one process. Throws Error(kCheckpoint), and Error(kConfig) if the format
+/// In one process, writes the weights of a checkpoint or weight file in another format, or the
+/// config's network for other programs. Throws Error(kCheckpoint), and Error(kConfig) if the format
 /// cannot express the network.
 void run_export(Worker& worker);
 
@@ -31,10 +31,10 @@ void run_export(Worker& worker);
 /// cannot be used, and Error(kData).
 void run_description(Worker& worker);
 
-/// Classifies image files, or the test set as in an evaluation, in one process, and prints `file`,
-/// `guess` and `scores` of each, in order. Images are converted to the model's channels and size
-/// and normalised as in the run, but not inverted. After printing, throws Error(kData) naming every
-/// file that cannot be read as an image.
+/// In one process, classifies image files, or the test set as in an evaluation, and prints `file`,
+/// `guess` and `scores` for each image, in order. Images are converted to the model's channels and
+/// size and normalised as in the run, but not inverted. After printing, throws Error(kData) naming
+/// every file that cannot be read as an image.
 void run_predictions(Worker& worker);
 
 /// Draws the first batch of a run as the model will see it, with normalisation undone, in one grid
@@ -106,8 +106,8 @@ struct PreviewPage {
 /// content. The factor is lower if there are so many images that the picture would become huge.
 std::int64_t comfortable_scale(const std::vector<RankPreview>& previews);
 
-/// Returns the names, or else the numbers, of the classes of a rank's images, arranged like its
-/// grid.
+/// Returns the class names of a rank's images, or the class numbers if there are no names, arranged
+/// like its grid.
 std::string classes_text(const RankPreview& preview);
 
 /// Draws all images into one picture, each pixel as a square of `scale` by `scale` pixels.

@@ -23,7 +23,7 @@ launch::Phase phase_of(Worker* worker) {
   return worker == nullptr ? launch::Phase::kStarting : worker->status().phase.load();
 }
 
-/// Returns a message about a weights file with the flag or config key that names the file.
+/// Prefixes a message about a weight file with the flag or config key that names the file.
 std::string with_origin(const std::string& message, const Worker& worker) {
   const launch::Job& job = worker.job;
   const auto& weights = worker.config.model.weights;
@@ -55,7 +55,8 @@ launch::FailureReport report_of(const std::exception& error, Worker* worker) {
   return failure;
 }
 
-/// Other launchers do not see which rank is silent, nor whether the kernel killed it on this host.
+/// Adds which ranks did not respond and whether the kernel killed a process of this host, because
+/// other launchers see neither.
 void name_lost_ranks(const std::exception& error, Worker* worker, launch::FailureReport& failure) {
   if (worker == nullptr || !failure.is_victim) return;
   for (const int rank : worker->communicator.silent_ranks(comm::is_timeout(error))) {
@@ -90,7 +91,7 @@ std::string end_run_folder(const Worker& worker, const launch::FailureReport& fa
 }
 
 /// Reports to the launcher why this rank failed: to ours through a pipe, to others on standard
-/// error and in TORCHELASTIC_ERROR_FILE. `worker` is null if the rank failed before it was created.
+/// error and in TORCHELASTIC_ERROR_FILE. `worker` is null if the rank failed before creating it.
 /// Returns the exit code.
 ExitCode report_failure(const std::exception& error, Worker* worker) {
   // The main thread may report a lost connection while the watching thread reports a timeout; the
@@ -145,12 +146,12 @@ Worker* ending_worker = nullptr;  // null until it has started
   end_with(PeerError(message));
 }
 
-/// Lets our launcher detect hangs or, under other launchers, which do not see whether a rank makes
-/// progress, starts a thread that does.
+/// Under our launcher, leaves the detection of hangs to it. Other launchers do not see whether a
+/// rank makes progress; under these, starts a thread that detects hangs.
 std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
   const bool launcher_watches = launch::was_handed_over("status");
-  // Otherwise keep NCCL's own timeout: its watchdog also logs the collective that the ranks
-  // disagree on.
+  // Under another launcher, keep NCCL's timeout, because NCCL's watchdog also logs the collective
+  // that the ranks disagree on.
   if (launcher_watches || !worker.communicator.reduces_on_device()) {
     worker.communicator.disable_timeouts();
   }

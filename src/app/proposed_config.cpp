@@ -22,8 +22,8 @@ namespace {
 
 // The folder.
 
-/// Returns the first subfolder whose name matches one of the patterns of fnmatch(3), which are
-/// tried in order, ignoring case and endings such as "_set".
+/// Returns the first subfolder whose name matches one of the fnmatch(3) patterns, which are tried
+/// in order. Case and endings such as "_set" are ignored.
 std::optional<fs::path> find_subfolder(const fs::path& folder,
                                        std::initializer_list<std::string> patterns) {
   const std::vector<fs::path> paths = paths_in(folder);

@@ -27,7 +27,7 @@ std::int64_t columns_of(const RankPreview& preview) {
   return std::max<std::int64_t>(1, std::llround(std::ceil(std::sqrt(count))));
 }
 
-/// Returns the value of `key`, such as "7"; for a mixed image both values: "7+3".
+/// Returns the value of `key`, such as "7", or both values of a mixed image, such as "7+3".
 std::string caption(const ordered_json& facts, const std::string& key) {
   const auto text = [&facts](const std::string& name) {
     const ordered_json& value = facts.at(name);
@@ -65,7 +65,7 @@ std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions&
           static_cast<std::size_t>(bytes.numel())};
 }
 
-/// Appends a batch to the preview. `samples`: indices; the first ones are those of the batch.
+/// Appends a batch to the preview. `samples`: sample indices, of which the first are the batch's.
 void append(RankPreview& preview, loader::Batch batch, std::span<const std::int64_t> samples,
             const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
   for (at::Tensor* part : batch.tensors()) {

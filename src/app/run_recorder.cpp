@@ -17,7 +17,7 @@ namespace files = report::files;
 
 namespace {
 
-constexpr double kRefreshFraction = 0.01;     // of the run's time, for refreshes
+constexpr double kRefreshFraction = 0.01;     // maximum fraction of the run's time
 constexpr double kRefreshAllowance_s = 0.25;  // extra time, so that short runs refresh every epoch
 constexpr double kRefreshInterval_s = 20;     // between refreshes within an epoch
 
@@ -167,7 +167,7 @@ void add_progress(report::Summary& summary, const std::string& status, const Wor
   }
 }
 
-/// Returns the state of the run at this start. `resumed_from`: a checkpoint; empty: a fresh start.
+/// Returns the state of the run at this start. `resumed_from`: see ResumedRun::path.
 report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& trainer,
                            const std::string& resumed_from) {
   const train::Progress& progress = trainer.progress();
@@ -189,7 +189,7 @@ report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& t
 }
 
 /// Returns the config that repeats this run. It includes the number of processes if another
-/// launcher chose it and all are on one machine.
+/// launcher chose it and all processes are on one machine.
 std::string config_to_repeat(const Worker& worker) {
   settings::RunConfig config = worker.config;
   const launch::WorkerIdentity& identity = worker.identity;
@@ -228,8 +228,8 @@ void log_run(const Worker& worker, const data::Dataset& dataset, const report::S
   spdlog::info("run folder: {}", worker.run_folder.string());
 }
 
-/// Returns the record of the last epoch of training, which has just been evaluated. The training
-/// metrics are NaN if the run resumed at the end of the epoch.
+/// Returns the record of the training epoch that has just been evaluated. The training metrics are
+/// NaN if the run resumed at the end of the epoch.
 report::EpochRecord epoch_record(const train::Progress& progress, const Evaluations& evaluations) {
   const train::StepSums& sums = progress.epoch_sums;
   report::EpochRecord record = evaluations.record();

@@ -63,8 +63,8 @@ class StateSaver {
  private:
   template <class Work>
   void timed_on_rank0(const Work& work);
-  /// Returns whether the config asks for a checkpoint of this step. `epoch`: the one that ends
-  /// there.
+  /// Returns whether the config asks for a checkpoint of this step. `epoch`: the epoch that ends
+  /// with this step, if any.
   bool is_scheduled(std::optional<std::int64_t> epoch, std::int64_t step) const;
 
   Worker& worker_;
@@ -89,8 +89,8 @@ struct ResumedRun {
 };
 
 /// On rank 0 of a new run with `model.weights`, returns a model with these weights; otherwise,
-/// null. Decodes no images, so that a file that does not fit is reported before any decoding.
-/// Throws Error(kCheckpoint).
+/// null. Decodes no images, so that a file that does not match the model is reported before any
+/// decoding. Throws Error(kCheckpoint).
 std::shared_ptr<models::Model> initial_model(Worker& worker);
 
 /// Initialises the trainer of every rank: from the snapshot that an earlier attempt left in memory;
@@ -130,8 +130,8 @@ class RunRecorder {
   /// the page and the summary from time to time.
   void record_steps();
   void epoch_finished(const Evaluations& evaluations);
-  /// Updates the page and the summary if the updates have not exceeded their fraction of the run's
-  /// time.
+  /// Updates the page and the summary, unless such updates have already taken more than their share
+  /// of the run's time.
   void refresh_report();
   /// Returns the lengths of the append-only files, for a checkpoint. If the run ended within an
   /// epoch, they exclude that epoch's record, which a longer run writes again.
@@ -140,7 +140,7 @@ class RunRecorder {
   /// Called after the last epoch: writes the model and the final summary, and prints the result.
   /// Collective.
   void finish();
-  /// Called after a signal, once a checkpoint is saved: writes the final summary. Collective.
+  /// Called after a signal, once a checkpoint has been saved: writes the final summary. Collective.
   void finish_stopped();
 
  private:

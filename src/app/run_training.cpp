@@ -21,8 +21,8 @@ struct RunImages {
   bool bf16 = false;  // training computes in bf16
 };
 
-/// Returns whether to train in bf16, the same on all ranks, because their gradients must have the
-/// same precision. Collective.
+/// Returns whether to train in bf16. The result is the same on all ranks, because their gradients
+/// must have the same precision. Collective.
 bool trains_in_bfloat16(const Worker& worker) {
   const settings::PrecisionName precision = worker.config.train.precision;
   if (precision == settings::PrecisionName::kFp32) return false;
@@ -81,7 +81,8 @@ void log_model_notes(const models::Model& model) {
 }
 
 /// Builds the config's trainer. Ranks that cannot share memory send messages instead, unless the
-/// config requires shared memory; all ranks get the same error. Collective. Throws Error(kConfig).
+/// config requires shared memory: then all ranks throw the same error. Collective. Throws
+/// Error(kConfig).
 std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::Dataset& dataset,
                                               RunImages& images) {
   using Strategy = settings::AveragingStrategy;
@@ -162,8 +163,8 @@ bool train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
   return !must_stop(trainer);
 }
 
-/// Returns the first `images_per_batch` samples of each of the first `batches` batches of
-/// `batch_size`, as a single process would form them.
+/// Returns the first `images_per_batch` samples of each of the first `batches` batches, as a single
+/// process would form them from `count` samples.
 std::vector<data::Range> predicted_samples(const settings::PredictionsOptions& options,
                                            std::int64_t batch_size, std::int64_t count) {
   std::vector<data::Range> ranges;
@@ -250,7 +251,7 @@ ExitCode run_training(Worker& worker) {
     return ExitCode::kDone;
   }
   RunRecorder recorder(worker, dataset, *trainer, saver, resumed);
-  record_stop_signals();  // until now they ended the process: there was nothing to save
+  record_stop_signals();  // until now, they terminated the process: there was nothing to save
 
   if (trainer->run_done() && worker.is_rank0()) {
     spdlog::info("no training steps are left, because of {}: evaluating the weights of step {}",

@@ -70,7 +70,7 @@ std::optional<settings::RunConfig> saved_config(const std::string& source,
   }
 }
 
-/// Warns if settings have changed, and if a new end of the run changes the rate of every step.
+/// Warns if settings have changed, and if a new length of the run changes all learning rates.
 void warn_of_new_settings(const settings::RunConfig& saved, const settings::RunConfig& config) {
   if (const auto differences = settings::config_differences(saved, config); !differences.empty()) {
     spdlog::warn("the run resumes with different settings: {}", fmt::join(differences, "; "));
@@ -84,8 +84,8 @@ void warn_of_new_settings(const settings::RunConfig& saved, const settings::RunC
       name);
 }
 
-/// Returns whether the run folder contains the results of exactly this state. There are none if a
-/// run resumes from an earlier checkpoint or ended before its evaluation.
+/// Returns whether the run folder contains the results of exactly this state. It does not if the
+/// run resumes from an earlier checkpoint or ended before its last evaluation.
 bool has_results(const Worker& worker, const train::Progress& progress) {
   const fs::path& folder = worker.run_folder;
   return report::finished_steps(folder / files::kSummary) == progress.step &&
@@ -100,9 +100,9 @@ bool has_results(const Worker& worker, const train::Progress& progress) {
 }
 
 /// Throws if the checkpoint was trained on different data (its position in an epoch would refer to
-/// other samples), with a different built-in network (the error would list all tensors) or with
-/// different `parameters` (its optimizer state would not fit). `saved`: the checkpoint's config, if
-/// it can be read.
+/// other samples), with a different built-in network (restoring it would fail with a list of all
+/// tensors) or with different `parameters` (its optimizer state would not fit). `saved`: the
+/// checkpoint's config, if it can be read.
 void require_same_run(const Worker& worker, const std::string& source,
                       const checkpoint::RunFacts& facts,
                       const std::optional<settings::RunConfig>& saved,
@@ -156,7 +156,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   return resumed;
 }
 
-/// Truncates the list of accuracies to the epochs before the resume. If it was longer, the
+/// Truncates the list of accuracies to the epochs of the resumed state. If it was longer, the
 /// predictions, the mistakes and the model are from later epochs and are removed or moved aside.
 void truncate_results(const Worker& worker, const std::vector<double>& accuracies) {
   const fs::path list = worker.run_folder / worker.config.accuracies_file;
@@ -174,8 +174,7 @@ void truncate_results(const Worker& worker, const std::vector<double>& accuracie
   }
 }
 
-/// Creates a model with the config's initial weights. Warns if weights that are not loaded are
-/// frozen.
+/// Creates a model with the config's initial weights. Warns if frozen weights are not loaded.
 std::shared_ptr<models::Model> load_initial_weights(Worker& worker, const data::ImageSet& images) {
   worker.enter(launch::Phase::kLoadingWeights);
   const settings::RunConfig& config = worker.config;

@@ -45,9 +45,9 @@ std::atomic<bool> recording = false;
   }
 }
 
-/// Makes the signals of launch::stop_signals end the process immediately, with the exit codes of a
-/// stopped run, because there is nothing to save yet. If the process `trains`, SIGUSR1, which asks
-/// the run to stop and resume later, takes effect only after `record_stop_signals`.
+/// Makes the signals of launch::stop_signals terminate the process immediately, with the exit codes
+/// of a stopped run, because there is nothing to save yet. If the process `trains`, SIGUSR1, which
+/// asks the run to stop and resume later, takes effect only after `record_stop_signals`.
 void end_on_stop_signals(bool trains) {
   // Shells start background processes with SIGINT ignored, but a SIGINT sent to them is deliberate.
   for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
@@ -120,14 +120,14 @@ void set_up_host(Worker& worker) {
   ::mallopt(M_TRIM_THRESHOLD, -1);
   const bool deterministic = worker.config.train.deterministic;
   at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
-  // Otherwise every new tensor would be filled with NaNs, to reveal reads of uninitialised memory.
+  // By default, deterministic mode fills new tensors with NaN, to reveal uninitialised memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   if (!worker.placement.cuda) return;
   if (deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicCuDNN(deterministic);
-  // TF32 keeps 10 mantissa bits, so the results for the parts of a batch would not add up to that
-  // for the whole batch. cuDNN's weight gradients still have errors of up to 1.6e-3, because it
-  // computes them with Winograd's algorithm.
+  // TF32 keeps 10 mantissa bits, so the results for the parts of a batch would not add up to the
+  // result for the whole batch. cuDNN's weight gradients still have errors of up to 1.6e-3, because
+  // it computes them with Winograd's algorithm.
   if (deterministic) at::globalContext().setAllowTF32CuDNN(false);
 }
 
@@ -191,7 +191,7 @@ std::unique_ptr<Worker> join_run(launch::Job job) {
   settings::RunConfig config = settings::parse_run_config(
       {job.config_path.string(), job.config, job.config_path.parent_path()});
   const launch::WorkerIdentity identity = detect_identity();
-  if (job.refusal_code != 0) {  // the front end has printed it
+  if (job.refusal_code != 0) {  // the front end has already printed it
     const auto code = static_cast<ExitCode>(job.refusal_code);
     comm::publish_refusal(rendezvous_of(config, identity), code, job.refusal);
     ::_exit(job.refusal_code);
@@ -259,7 +259,7 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   if (!launch::was_handed_over("dataset")) {
     return data::DatasetReader(options, splits, worker.job.dataset_record).read();
   }
-  // Decoding may take a long time; if the launcher ends in the meantime, the pipe closes.
+  // Decoding may take a long time; if the launcher exits in the meantime, the pipe closes.
   const bool decodes = options.is_encoded();
   // The launcher itself kills ranks that make no progress, and does not count time during which
   // the whole job was suspended.

@@ -66,8 +66,8 @@ void requeue_if_asked(Worker& worker);
 
 /// Opens the config's data. Unless the data is streamed, our own launcher reads it for all its
 /// ranks; with other launchers, and for streamed data, each process opens it itself. Rank 0 logs
-/// skipped samples. Collective. Throws Error(kData), including if one of the sets in
-/// train_per_process has no samples.
+/// skipped samples. Collective. Throws Error(kData), for example if a set in train_per_process has
+/// no samples.
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
 /// Returns an image set without samples, with the shape of the config's images or of those that the
