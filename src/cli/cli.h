@@ -28,7 +28,7 @@ struct CommandLine : launch::Job {
 
   std::vector<std::string> configs;               // lowest layer first; "-": standard input
   std::vector<std::string> sets;                  // key.path=VALUE, in order
-  std::optional<std::string> output;              // train: the run folder; else the file to write
+  std::optional<std::string> output;              // train, doctor: the run folder; else a file
   std::optional<std::string> processes_per_node;  // a number or "auto"
   std::optional<std::string> checkpoint_file;     // init: --weights
   std::vector<std::string> run_folders;           // report
@@ -41,7 +41,7 @@ struct CommandLine : launch::Job {
   bool json = false;                              // prints JSON instead of readable text
   bool dry_run = false;
 
-  /// Returns whether the network is exported, not only its weights, which requires the config.
+  /// Returns whether the network is exported, which requires the config, and not only weights.
   bool exports_network() const {
     return command == Command::kExport && (export_format == "onnx" || export_format == "python");
   }
@@ -77,17 +77,17 @@ using ConfigFiles = std::vector<std::shared_ptr<const strict_json::Source>>;
 /// checkpoint cannot be read or the file contains no weights.
 ConfigFiles config_files(const CommandLine& line);
 
-/// A config, and its layers merged into one document, for messages with positions in it.
+/// A config, and the document into which its layers were merged, for messages with positions.
 struct LayeredConfig {
   settings::RunConfig config;
   strict_json::Node document;
 };
 
-/// Reads the config in layers, with later ones overriding earlier ones: defaults, `files` in
-/// order, the variable MNIST_TRAIN_SET, --output if it is a run folder, --nproc-per-node, --set.
-/// Throws Error(kConfig) listing the mistakes in all layers, and in the network and `parameters`
-/// for the images if those are known or `model.layers` needs them, or if a run would be tested on
-/// a different held-out fraction from its own; Error(kData) if images cannot be read.
+/// Reads the config in layers, with later ones overriding earlier ones: defaults, `files` in order,
+/// the variable MNIST_TRAIN_SET, --output if it is a run folder, --nproc-per-node, --set. Throws
+/// Error(kConfig) listing the mistakes in all layers, including those in the network and
+/// `parameters` if the images are known or `model.layers` needs them. Also throws it if a run would
+/// be tested on held-out files other than its own. Throws Error(kData) if images cannot be read.
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 
 /// Returns FILE:LINE:COLUMN of the config's keys by JSON pointer, for mistakes that are detected
@@ -95,8 +95,8 @@ LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 /// the last file's start.
 std::map<std::string, std::string> key_positions(const LayeredConfig& layered);
 
-/// Returns the network with its sizes. Opens the data set's files only if the image size is not
-/// known otherwise. Throws ConfigKeyError, and Error(kData) if the files cannot be read.
+/// Returns the network with its sizes. Opens the data set's files only if the image size is unknown
+/// without them. Throws ConfigKeyError, and Error(kData) if the files cannot be read.
 network::Network checked_network(const settings::RunConfig& config);
 
 /// Replaces a run folder in --checkpoint or --resume with one of its files, and logs which one: for
@@ -109,8 +109,8 @@ void find_checkpoints(CommandLine& line);
 /// same errors, except that a run that resumes does not need the file.
 void find_model_weights(settings::RunConfig& config, bool resumes);
 
-/// Throws ConfigKeyError with `code` if a file cannot be read. `origin`: the flag or key naming it,
-/// such as "--resume " or "/model/weights: ". `remark`: appended to the message.
+/// Throws ConfigKeyError with `code` if a file cannot be read. `origin`: the flag or key that names
+/// it, such as "--resume " or "/model/weights: ". `remark`: appended to the message.
 void check_readable(const std::string& origin, const fs::path& path,
                     ExitCode code = ExitCode::kCheckpoint, const char* remark = "");
 

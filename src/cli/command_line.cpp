@@ -17,7 +17,7 @@ namespace mnist_train::cli {
 
 namespace {
 
-/// CLI11 uses the argument after an option as its value, even if it is a flag or empty.
+/// Returns an error message for an option's value that is empty or a flag, which CLI11 accepts.
 std::string missing_value(const std::string& value) {
   if (value.empty()) return "needs a value";
   return value.starts_with("--") ? "needs a value, found the flag " + value : "";
@@ -254,7 +254,7 @@ struct CommandEntry {
   void (*add_flags)(CLI::App& command, CommandLine& line);  // flags, arguments and examples
 };
 
-/// In the order of the help.
+/// All commands, in the order in which the help lists them.
 constexpr auto kCommands = std::to_array<CommandEntry>(
     {{"train", Command::kTrain, "Trains a network according to a config (the default)", add_train},
      {"init", Command::kInit, "Prints a config for a folder of pictures", add_init},
@@ -276,7 +276,7 @@ bool is_among(const std::string& name, const std::vector<std::string>& names) {
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Commands, and the extensions of the files that they write; "": files that no command writes.
+/// The extensions of the files that each command writes; under "", those that no command writes.
 const std::map<std::string, std::vector<std::string>> kWriters{
     {"export --format pt", {".pt", ".pth"}},
     {"export --format onnx", {".onnx"}},
@@ -309,7 +309,7 @@ std::optional<std::string> misused_extension(const CommandLine& line) {
 constexpr const char* kHowToSetKeys =
     "; use --config FILE for a config, --set KEY=VALUE for its keys";
 
-/// Refuses the arguments of the chosen command, if there is one.
+/// Throws an error about the arguments, with the name of the chosen command, if any.
 [[noreturn]] void refuse_arguments(const CLI::App& app, const std::string& reason) {
   std::string command = "mnist-train";
   const auto subcommands = app.get_subcommands();

@@ -116,7 +116,7 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
   for (const std::string& text : line.sets) {
     if (std::optional<Node> layer = set_layer(text, problems)) add(std::move(*layer));
   }
-  // If a layer is missing, rules that involve several keys would report false errors.
+  // If a layer is missing, rules that involve multiple keys would report false errors.
   if (!all_readable) strict_json::throw_if_any(problems);
   return layers;
 }
@@ -152,7 +152,7 @@ std::shared_ptr<const Source> checkpoint_config(const fs::path& path) {
       path.string());
 }
 
-/// Throws if the command would test a run on another held-out fraction than its own.
+/// Throws if the command would test a run on held-out files other than the run's own.
 void check_held_out(const CommandLine& line, const settings::DataOptions& data) {
   const bool tests = line.command == Command::kEvaluate || line.predicts_test;
   if (!tests || !line.checkpoint_file || data.test_fraction == 0) return;
@@ -160,7 +160,7 @@ void check_held_out(const CommandLine& line, const settings::DataOptions& data) 
   settings::DataOptions run_data;
   try {
     run_data = settings::parse_run_config(*checkpoint_config(*line.checkpoint_file)).data;
-  } catch (const Error&) {  // without a config, or with that of another version
+  } catch (const Error&) {  // no config, or one of another version
     return;
   }
   const auto compare = [](const char* key, auto given, auto recorded) {
@@ -185,7 +185,8 @@ std::shared_ptr<const Source> load_config(const std::string& name) {
 
 using Locators = std::map<const strict_json::Source*, strict_json::TextLocator>;
 
-/// Nodes are mostly visited in the order of their text, so each text is scanned about once.
+/// Adds the positions of a node and of all nodes below it. They are mostly visited in the order of
+/// their source, so each source is scanned about once.
 void add_positions(const Node& node, const std::string& pointer, Locators& locators,
                    std::map<std::string, std::string>& positions) {
   const auto locator = locators.try_emplace(node.source.get(), *node.source).first;
@@ -199,7 +200,8 @@ void add_positions(const Node& node, const std::string& pointer, Locators& locat
   }
 }
 
-/// Returns whether no problem is in the section, or is an unknown key that seems to belong there.
+/// Returns false if a problem concerns the section or the whole config, or is an unknown key that
+/// seems to belong in the section.
 bool is_valid(const std::string& section, const Problems& problems) {
   const auto is_inside = [&](const std::string& pointer) {
     return (pointer + '/').starts_with('/' + section + '/');
@@ -289,8 +291,8 @@ std::optional<std::string> damage_of(const fs::path& path, std::span<const std::
   return "its checksum does not match its content";
 }
 
-/// Replaces a run folder with one of its files, and rejects damaged files before a process starts
-/// or a config is read from them. `origin`: as for `check_readable`.
+/// Replaces a run folder with one of its files, and rejects a damaged file before any process
+/// starts or its config is read. `origin`: as for `check_readable`.
 void find_file(const std::string& origin, std::string& path, bool to_resume) try {
   std::error_code ignored;
   if (is_folder(path)) path = find_run_file(path, to_resume).string();
@@ -366,7 +368,7 @@ std::map<std::string, std::string> key_positions(const LayeredConfig& layered) {
     const Node* value = layered.document.find(key.name);
     add_positions(value == nullptr ? start : *value, '/' + key.name, locators, positions);
   }
-  // If the config does not name the model, the error is in the images that do not fit the default.
+  // If the config names no model, the mistake is in the images, which do not fit the default one.
   const bool sets_size = positions.contains("/data/size");
   positions.emplace("/model/name", positions.at(sets_size ? "/data/size" : "/data"));
   return positions;

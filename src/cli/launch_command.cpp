@@ -328,8 +328,8 @@ bool is_refused_start(const launch::RunFailure& failure, const launch::Job& job)
          failure.code != ExitCode::kDistributed && !report::holds_run(job.run_folder);
 }
 
-/// Returns the message about a failed run: the cause, its victims, the end of the failed rank's log
-/// if it died without a report, the newest checkpoint, and the command that resumes.
+/// Returns the message about a failed run: the cause, its consequences, the end of the failed
+/// rank's log if it died without a report, the newest checkpoint, and the command that resumes.
 std::string failure_block(const launch::RunFailure& failure, const launch::Job& job) {
   std::string text = "mnist-train failed: " + as_block(failure.cause) + "\n";
   if (failure.rank) text += "  host: " + host_name() + "\n";
@@ -352,7 +352,7 @@ void record_failure(const LaunchState& state, const launch::RunFailure& failure)
 }
 
 /// Reports a stop, unless the ranks saved the run and reported it themselves. A signal before the
-/// first step ends them immediately, because there is nothing to save, and so does a second Ctrl-C.
+/// first step terminates them at once, because there is nothing to save, as does a second Ctrl-C.
 void report_stop(const LaunchState& state, const launch::AttemptResult& result) {
   const bool is_early = result.furthest_step == 0 && result.exit_code != 0;
   if (result.stopped_by == 0 || !(is_early || result.cut_off)) return;
@@ -409,7 +409,7 @@ int launch_command(const CommandLine& line, const LayeredConfig& layered) {
     become_worker(line, config, *identity, std::move(job));
   }
   check_named_files(line, config);
-  job.after_restart = launch::slurm_restart_count() > 0;  // Slurm requeued a job with one task
+  job.after_restart = launch::slurm_restart_count() > 0;  // Slurm has requeued this one-task job
   const bool redraws = ::isatty(STDERR_FILENO) == 1 && report::terminal_style().redraws;
   job.progress_bar = redraws && !line.quiet;
   return run_launcher(prepare(std::move(job), config, config_name(line)));

@@ -203,8 +203,8 @@ void tune_workers() {
   // thousand times as long: on a busy machine, a spinning thread would take CPU time from the
   // thread it waits for.
   if (!environment_variable("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "1000", 0);
-  // Lets malloc request huge pages: fewer TLB misses save 5 to 8 % of an epoch with large linear
-  // layers, and a short run has half as many page faults.
+  // Lets malloc request huge pages: fewer TLB misses save 5 to 8 % of an epoch's time with large
+  // linear layers, and a short run has half as many page faults.
   std::string tunables = environment_variable("GLIBC_TUNABLES").value_or("");
   constexpr const char* kHugePages = "glibc.malloc.hugetlb";
   if (tunables.find(kHugePages) != std::string::npos) return;
@@ -240,9 +240,9 @@ int run(std::vector<std::string> arguments) {
 
 int main(int argc, char** argv) {
   using namespace mnist_train;
-  // A closed pipe for the progress (`| head`) must not end a run; workers inherit this setting.
+  // A run must continue if the pipe for its progress is closed (`| head`). Workers inherit this.
   ::signal(SIGPIPE, SIG_IGN);
-  // If a file exceeds ulimit -f, write() then fails instead.
+  // If a file exceeds ulimit -f, write() then fails, and the process is not killed.
   ::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
   cli::tune_workers();
@@ -250,7 +250,7 @@ int main(int argc, char** argv) {
     return cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const std::exception& error) {
     const auto* app_error = dynamic_cast<const Error*>(&error);
-    // Config errors have several lines, each already escaped.
+    // Config errors may have multiple lines; line breaks in names have already been escaped.
     const bool is_config = app_error != nullptr && app_error->code() == ExitCode::kConfig;
     std::cerr << (app_error == nullptr ? "mnist-train: " : "")
               << (is_config ? escape_control_bytes(error.what()) : as_block(error.what())) << '\n';
