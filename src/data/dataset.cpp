@@ -133,7 +133,7 @@ void DatasetReader::open(Splits splits, const DatasetRecord* record) {
     test_ = {};
   } else {
     std::optional<std::int64_t> limit = options_.limit_test;
-    // The recorded test set already reflects the limit, and its unusable samples have been removed.
+    // The recorded test set already reflects the limit, but lacks any samples that were unusable.
     if (limit && record != nullptr) limit = std::min(*limit, test_.count());
     test_ = limited(test_, limit, "limit_test", left_out_.limit_test);
   }
@@ -254,8 +254,8 @@ std::shared_ptr<EncodedImages> DatasetReader::encoded(const SampleView& samples)
       EncodedImages{samples, geometry_, options_.decode, options_.decode_threads});
 }
 
-/// Writes the pixels of all samples to `images` and returns the failures. Unless bad
-/// samples are skipped, stops once there are more than an error names.
+/// Writes the pixels of all samples to `images` and returns the failures. Unless bad samples are
+/// skipped, stops once there are more failures than an error message names.
 std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
                                                  std::uint8_t* images) const {
   constexpr std::int64_t kBatchPerThread = 64;    // failures and cancellation are checked per batch
@@ -314,7 +314,7 @@ Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
 }
 
 /// Removes the failed samples, and their pixels from `images` unless that is empty. `first`: the
-/// number of the split's first sample, as counted in `failed`.
+/// number of the split's first sample in the numbering of `failed`.
 void DatasetReader::skip(SampleView& samples, std::span<const SampleFailure> failed,
                          std::int64_t first, std::span<std::uint8_t> images) {
   for (const SampleFailure& each : failed) bad_.add(each.message);
@@ -338,7 +338,7 @@ void DatasetReader::skip(SampleView& samples, std::span<const SampleFailure> fai
   samples = samples.select(good);
 }
 
-/// Returns a set of the samples. Writes their labels to `labels`, [count], owned by `owner`.
+/// Returns the samples as a set and writes their labels to `labels` [count], owned by `owner`.
 ImageSet DatasetReader::labelled(const SampleView& samples, std::uint16_t* labels,
                                  std::shared_ptr<const void> owner) const {
   ImageSet set = empty_image_set(geometry_, classes_);
@@ -354,7 +354,7 @@ ImageSet DatasetReader::labelled(const SampleView& samples, std::uint16_t* label
 }
 
 /// Adds notes about classes without training samples, unless a limit may have excluded them, and
-/// about classes of which a split has lost all samples because they were skipped.
+/// about classes that have no samples left in a split because all were skipped.
 void DatasetReader::note_empty_classes(Dataset& dataset) const {
   const auto note = [&](const char* split, const SampleView& samples, const ImageSet& set,
                         bool needs_all) {

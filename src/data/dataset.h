@@ -38,7 +38,7 @@ struct ImageSet {
   std::vector<std::int64_t> class_sizes() const;
 };
 
-/// The training, held-out and test sets, which share one geometry and one set of classes. A split
+/// The training, validation and test sets, which share one geometry and one set of classes. A split
 /// that was not requested is empty.
 struct Dataset {
   ImageSet train;
@@ -76,10 +76,10 @@ enum class Splits { kBoth, kTrain, kTest };
 class DatasetReader {
  public:
   /// `record`: the dataset.json of a run to evaluate; its drawn test set is then reused. Once
-  /// `cancelled` becomes true, reading ends with an Error. Throws Error(kData) naming the file or
-  /// all searched locations, and if a limit exceeds the data, a fraction draws no samples, or
-  /// decoded images would not fit into memory. Throws ConfigKeyError if a list's `holdout`
-  /// column contradicts the options.
+  /// `cancelled` becomes true, reading ends with an Error. Throws Error(kData) if a file is missing
+  /// or invalid, naming it or all searched locations, or if a limit exceeds the data, a fraction
+  /// draws no samples, or decoded images would not fit into memory. Throws ConfigKeyError if a
+  /// list's `holdout` column contradicts the options.
   explicit DatasetReader(const settings::DataOptions& options, Splits splits = Splits::kBoth,
                          const fs::path& record = {}, const std::atomic<bool>* cancelled = nullptr);
 
@@ -92,10 +92,10 @@ class DatasetReader {
   /// the process.
   void require_memory() const;
 
-  /// Reads everything into new memory. Call once. Throws Error(kData).
+  /// Reads everything into newly allocated memory. Call once. Throws Error(kData).
   Dataset read();
-  /// Reads everything into `memory`, `bytes()` long, which `owner` keeps alive. Call once. Throws
-  /// Error(kData).
+  /// Reads everything into `memory`, which has `bytes()` bytes and is kept alive by `owner`. Call
+  /// once. Throws Error(kData).
   Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner);
 
   /// Splits all samples into `parts` equal parts, decodes part `part` on `threads` threads,
@@ -153,8 +153,8 @@ ImageSet read_image_shape(settings::DataOptions options, const fs::path& record 
 /// Reads a `dataset.json`. Throws Error(kData) if the file is invalid.
 DatasetRecord read_dataset_record(const fs::path& file);
 
-/// Returns the `dataset.json` of the run that wrote a checkpoint or weights file: next to the file
-/// or to its `checkpoints` folder. Empty if there is none.
+/// Returns the path of the `dataset.json` of the run that wrote a checkpoint or weights file. It is
+/// next to the file or to the `checkpoints` folder that contains the file. Empty if there is none.
 fs::path find_dataset_record(const fs::path& weights);
 
 /// Returns the content of `dataset.json`: sample counts per class (by name or number), paths of the
@@ -210,8 +210,8 @@ class SharedDataset {
 };
 
 /// Waits for the samples, calling `while_waiting` every second, and maps them read-only and
-/// zero-copy. Takes ownership of the descriptors. Throws PeerError if the launcher ends or gives up
-/// first, or after `timeout`.
+/// zero-copy. Takes ownership of the descriptors. Throws PeerError if the launcher exits or gives
+/// up first, or after `timeout`.
 Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds timeout,
                const std::function<void()>& while_waiting = {});
 

@@ -73,9 +73,9 @@ class EntryDraws {
 
  private:
   double between(settings::Interval interval, std::uint64_t number) const;
-  /// Draws a box of random area and aspect ratio (`scale`, `ratio`). Makes up to ten attempts with
-  /// two draws each, from draw `number` on. Returns the first box that `fits`, at a position given
-  /// by the next two draws, or no box.
+  /// Draws a box whose share of the image's area is in `scale` and whose height / width is in
+  /// `ratio`. Makes up to ten attempts with two draws each, from draw `number` on. Returns the
+  /// first box that `fits`, at a position given by the next two draws, or no box if none fits.
   template <class Fits>
   PixelBox box(std::uint64_t number, settings::Interval scale, settings::Interval ratio,
                settings::ImageSize image, const Fits& fits) const;

@@ -31,7 +31,7 @@ void remove_least_recently_used(const fs::path& folder) {
   std::error_code failed;
   for (const fs::path& file : paths_in(folder)) {
     const auto last_used = fs::last_write_time(file, failed);
-    if (!failed) files.emplace_back(last_used, file);  // otherwise it was removed meanwhile
+    if (!failed) files.emplace_back(last_used, file);  // otherwise, another process removed it
   }
   std::ranges::sort(files, std::greater());
   for (std::size_t i = kMaxKept; i < files.size(); ++i) fs::remove(files[i].second, failed);
@@ -108,7 +108,7 @@ std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
         ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // marks it as used
         return file;
       }
-    } catch (const Error&) {  // was removed meanwhile
+    } catch (const Error&) {  // another process removed it
       continue;
     }
     std::error_code failed;

@@ -36,14 +36,14 @@ class GzipStream {
   std::unique_ptr<z_stream_s> zlib_;
 };
 
-/// Returns the content of a gzip file from the user's cache, as stored by `keep_inflated`, or null
-/// if it is missing or has changed. Decompressing MNIST's 47 MB takes a tenth of a second; checking
-/// their hash takes five milliseconds.
+/// Returns the decompressed content of a gzip file from the user's cache, as stored by
+/// `keep_inflated`, or null if it is missing or has changed. Decompressing MNIST's 47 MB takes a
+/// tenth of a second; checking their hash takes five milliseconds.
 std::shared_ptr<const MappedFile> find_inflated(Bytes compressed);
 
-/// Stores the content of a gzip file in the folder `inflated` of the user's cache, unless it is
-/// small or huge. Removes all but the eight most recently used files. Failures are ignored: the
-/// next run decompresses again.
+/// Stores the decompressed content of a gzip file in the folder `inflated` of the user's cache,
+/// unless it is small or huge. Removes all but the eight most recently used files. Failures are
+/// ignored: the next run decompresses again.
 void keep_inflated(Bytes compressed, Bytes content);
 
 }  // namespace mnist_train::data

@@ -28,7 +28,7 @@ MakeDecoder* load_dali() {
   return make;
 }
 
-/// A thread pool that decodes all samples to a destination buffer, or batches ahead of their use.
+/// A thread pool that decodes all samples to one buffer, or decodes batches ahead of their use.
 class DecoderPool : public ImageDecoder {
  public:
   explicit DecoderPool(const ImageDecoderSetup& setup) : setup_(setup) {
@@ -74,7 +74,7 @@ class DecoderPool : public ImageDecoder {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  /// Returns memory that is no longer in use, or new memory.
+  /// Returns memory that is no longer in use, or allocates some.
   Pixels free_pixels(std::size_t bytes) {
     for (Pixels& pixels : pixels_) {
       if (pixels.use_count() > 1) continue;

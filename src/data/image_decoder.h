@@ -30,7 +30,7 @@ class ImageDecoder {
   virtual ~ImageDecoder() = default;
 
   /// Starts decoding the batches that will be taken next, in order: at most kBatchesAhead, ignoring
-  /// empty batches. A wrong prefetch hint costs a wasted decode, nothing else.
+  /// empty batches. A wrong hint costs only a wasted decode.
   void prefetch(const std::vector<std::vector<std::int64_t>>& batches);
   /// Waits for the batch of these samples (at least one), whether or not it was prefetched.
   DecodedBatch take(const std::vector<std::int64_t>& samples);
@@ -59,8 +59,9 @@ struct ImageDecoderSetup {
   std::shared_ptr<const EncodedImages> images;
   int threads = 1;
   std::optional<int> gpu{};  // target device, if the decoder supports it
-  /// Destination buffer [count,C,H,W] for samples at their positions; batches then have no pixels.
-  /// If null, batches have their own memory, which is reused once released. Not supported by DALI.
+  /// Buffer [count,C,H,W] into which each sample is decoded, at its position; batches then have no
+  /// pixels. DALI does not support this. If null, batches have their own memory, which is reused
+  /// once released.
   std::uint8_t* destination = nullptr;
 };
 

@@ -41,7 +41,7 @@ struct MetaPage {
   std::uint64_t transaction;
 };
 struct NodeHeader {    // precedes an entry's key
-  std::uint32_t size;  // of the value; in a branch page, with `flags`: the child's index
+  std::uint32_t size;  // of the value; in a branch page, part of the child's index, with `flags`
   std::uint16_t flags;
   std::uint16_t key_size;
 };
@@ -209,8 +209,9 @@ class LmdbSource : public ImageSource {
     return found;
   }
 
-  /// Adds the entries below a page. `levels`: its height in the tree, 1 for a leaf. Every leaf has
-  /// an entry, so this terminates even if pages form a cycle.
+  /// Adds the entries below a page. `levels`: its height in the tree, 1 for a leaf. Terminates even
+  /// if damaged pages refer to each other, because both the depth and the number of entries are
+  /// limited, and every leaf has an entry.
   void add_page(std::uint64_t index, unsigned levels) {
     const bool is_leaf = levels == 1;
     const Bytes found = page(index, is_leaf ? PageKind::kLeaf : PageKind::kBranch);
@@ -259,7 +260,7 @@ class LmdbSource : public ImageSource {
   MappedFile file_;
   std::size_t page_size_ = 0;
   TableInfo table_{};
-  std::vector<LmdbEntry> samples_;  // after construction, values are only the pictures
+  std::vector<LmdbEntry> samples_;  // after construction, values contain only the pictures
 };
 
 }  // namespace
@@ -345,8 +346,8 @@ void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry
   require(mdb_env_create(&environment), "create");
   const std::unique_ptr<MDB_env, void (*)(MDB_env*)> owner(environment, &mdb_env_close);
   require(mdb_env_set_mapsize(environment, kMaxBytes), "reserve");
-  // Syncs only at the end, because an unfinished database is discarded. No other process uses it,
-  // so it needs no lock file, which is memory-mapped and would kill this process on a full disk.
+  // Syncs only at the end, because an unfinished database is discarded. Uses no lock file: no other
+  // process uses the database, and writing that mapped file to a full disk would kill this one.
   require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");
   for (std::int64_t number = 0; number < count;) {
     MDB_txn* begun = nullptr;

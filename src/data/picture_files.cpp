@@ -171,8 +171,8 @@ class ImageFolder : public PictureFiles {
     return fmt::format("; left out: {} ({})", on_one_line(folder), reason);
   }
 
-  /// Returns the entries of a folder, sorted by name, without left-out folders and hidden files
-  /// other than pictures. Follows links. Calls stat only for pictures and links.
+  /// Returns a folder's entries, sorted by name, except left-out folders and hidden files that are
+  /// not pictures. Follows links. Calls stat only for pictures and links.
   std::vector<FolderEntry> list_folder(const fs::path& relative) {
     const fs::path folder = relative.empty() ? folder_ : folder_ / relative;
     std::vector<FolderEntry> entries;

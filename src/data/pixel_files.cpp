@@ -184,7 +184,7 @@ class IdxSource : public ImageSource {
     return labels_name_ + ": sample " + std::to_string(sample);
   }
 
-  /// Decompresses the whole file.
+  /// Decompresses the whole file if it is compressed.
   void load() const override {
     std::call_once(once_, [this] { pixels_ = images_.read(); });
   }
@@ -289,8 +289,8 @@ constexpr std::array<std::string_view, kRows> kGlyphs{
     "#   #   #    #    #   #    #  #   # #   #  #    #   #    # ",
     " ###   ###  #####  ###     #   ###   ###   #     ###   ##  "};
 
-/// Returns the ink, from 0 to 1, at a point of a glyph, interpolated between the centres of its
-/// cells, which have integer coordinates.
+/// Returns the ink, from 0 to 1, at a point of a glyph, interpolated between its cells, whose
+/// centres have integer coordinates.
 double ink_at(std::int64_t digit, double column, double row) {
   const int left = static_cast<int>(std::floor(column));
   const int top = static_cast<int>(std::floor(row));

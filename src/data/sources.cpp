@@ -116,7 +116,7 @@ std::string no_images_hint(const fs::path& folder) {
   return error ? "; the folder cannot be listed: " + error.message() : other_files_in(folder);
 }
 
-/// Returns the images file of a split: the one with a prefix of that split, otherwise the only one.
+/// Returns the images file of a split: the one with a prefix of that split, or else the only one.
 fs::path images_in(const fs::path& folder, SplitName split) {
   const auto& prefixes = names_of(split).prefixes;
   const SplitName other = split == SplitName::kTrain ? SplitName::kTest : SplitName::kTrain;
@@ -162,8 +162,8 @@ bool holds_images(const fs::path& folder, DataFormat format) {
          path_exists(folder / names_of(SplitName::kTest).cifar_files.front());
 }
 
-/// Returns the folders that contain images, sorted: the given folder, or those up to `levels` below
-/// it, such as torchvision's MNIST/raw.
+/// Returns the folders that contain images, sorted: the given folder, or those up to `levels`
+/// levels below it, such as torchvision's MNIST/raw.
 std::vector<fs::path> image_folders(const fs::path& folder, DataFormat format, int levels = 2) {
   if (holds_images(folder, format)) return {folder};
   std::vector<fs::path> found;
@@ -250,8 +250,8 @@ NamedFiles named_files(const DataOptions& options) {
   return files;
 }
 
-/// Opens a source. If that fails because the file has an unsupported format, the message names it.
-/// `trained_on`: the first training set, or null if this is it.
+/// Opens a source. If that fails because the file has an unsupported format, the error names the
+/// format. `trained_on`: the first training set, or null if this is it.
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
                                          SplitName split, const ImageSource* trained_on,
                                          BadSamples& bad) try {

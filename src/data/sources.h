@@ -60,12 +60,12 @@ void require_geometry(const ImageGeometry& actual, const ImageGeometry& wanted,
 /// Copies data.fit, data.background and data.max_pixels into a geometry.
 void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& options);
 
-/// Decodes a picture into `out` as planes [C,H,W] of `geometry`, in training and `predict` alike.
+/// Decodes a picture into `out` as planes [C,H,W] of `geometry`, for training and `predict` alike.
 /// Throws Error(kData) like imaging::decode and require_geometry.
 void decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::string& name,
                     std::uint8_t* out);
 
-/// Collects unusable samples, which are either skipped and listed or, together, an Error.
+/// Collects unusable samples, which are either skipped and listed or reported in a single Error.
 class BadSamples {
  public:
   static constexpr std::size_t kMaxNamed = 10;  // in an Error
@@ -73,7 +73,7 @@ class BadSamples {
   explicit BadSamples(bool skip) : skip_(skip) {}
 
   bool skips() const { return skip_; }
-  /// Returns whether an Error would not name further samples.
+  /// Returns whether there are already more samples than an Error names.
   bool is_full() const { return !skip_ && messages_.size() > kMaxNamed; }
   /// Adds a message that begins with the sample's name.
   void add(const std::string& message) {
@@ -90,7 +90,7 @@ class BadSamples {
   std::vector<std::string> messages_;
 };
 
-/// Counts of files and samples of a data set that were skipped, by reason.
+/// How many of a data set's files and samples were left out, by reason.
 struct LeftOut {
   std::map<std::string, std::int64_t> files{};   // in class folders, by extension or kind
   std::map<std::string, std::string> folders{};  // name -> reason
@@ -244,10 +244,10 @@ struct SampleSplit {
   std::vector<std::int32_t> single_classes{};  // classes with one sample, which is not drawn
 };
 
-/// Draws a fraction of each class from the samples at positions `pool`. Within a class, samples
-/// are sorted by the SHA-256 of `seed:path` (`seed:number` if they have no paths), and the first
-/// max(1, round(n × fraction)) of n are drawn, rounding half up. At least one sample always stays,
-/// so a class with a single sample loses none. Adding or removing a sample thus moves few others.
+/// Draws a fraction of each class from the samples at positions `pool`. The samples of a class are
+/// sorted by the SHA-256 of `seed:path` (`seed:number` if they have no paths), and the first
+/// max(1, round(n × fraction)) of n are drawn, rounding half up. Adding or removing a sample thus
+/// moves few others. At least one sample always stays, so a class with a single sample loses none.
 SampleSplit draw_fraction(const SampleView& samples, const std::vector<std::int64_t>& pool,
                           double fraction, std::int64_t seed);
 
@@ -275,8 +275,8 @@ struct Sources {
   ImageGeometry geometry;                    // of all images, after conversion
 };
 
-/// Finds and opens the files that `options` name. `record`: that of the run to evaluate, or null;
-/// it numbers the classes of a drawn test set. Throws Error(kData) if a file is missing or invalid
+/// Finds and opens the files that `options` name. `record`: null, or the record of the run to
+/// evaluate, whose class numbers are then used. Throws Error(kData) if a file is missing or invalid
 /// or if geometries differ, and ConfigKeyError if a list and `options` contradict each other.
 Sources open_sources(const settings::DataOptions& options, bool includes_test,
                      const DatasetRecord* record, BadSamples& bad);
@@ -339,8 +339,8 @@ std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files);
 
 /// Lists the pictures (imaging::kPictureExtensions) in a folder of class folders, like
 /// torchvision's ImageFolder: the sorted names of the class folders are the classes, and class
-/// folders may be nested. Files of other kinds, folders without pictures, hidden files and folders
-/// and those of other programs are left out. A folder that contains pictures directly is a single
+/// folders may be nested. Files of other kinds, folders without pictures, hidden files and folders,
+/// and other programs' folders are left out. A folder that contains pictures directly is a single
 /// class with that folder's name. Opens no files. Throws Error(kData) with the path for an empty
 /// file, a name with control bytes or invalid UTF-8, circular links, and pictures next to class
 /// folders.
