@@ -107,7 +107,7 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
     };
     const at::Tensor values = images.to(at::kFloat);
     if (is_black) return cast_like(images, rotated(values));
-    // Like torchvision, this weights border pixels by their coverage again, although interpolation
+    // Like torchvision, multiplies border pixels by their coverage again, although interpolation
     // with zeros has already darkened them.
     const at::Tensor coverage = rotated(at::ones_like(values.narrow(1, 0, 1)));
     return cast_like(images, rotated(values).sub_(fill).mul_(coverage).add_(fill));
@@ -137,8 +137,8 @@ Augmentation augmentation_of(const settings::NormalizeOptions& options, ImageSiz
   });
 }
 
-/// Returns a mask [n,count]: whether coordinate c of 0 to `count` is at least `first[i]` and less
-/// than `end[i]`. `first` and `end` are [n].
+/// Returns a mask [n,count] whose element [i,c] is true if first[i] <= c < end[i]. `first` and
+/// `end` are [n].
 at::Tensor between(const at::Tensor& first, const at::Tensor& end, std::int64_t count) {
   const at::Tensor all = at::arange(count, first.options());
   return (all >= first.unsqueeze(1)).logical_and_(all < end.unsqueeze(1));
@@ -293,7 +293,7 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
 }
 
 /// Mixes each sample with the next one, or with the one at the same position in the next shard. The
-/// next shard's `next_count` samples follow the batch or are in another process, which makes this a
+/// next shard's `next_count` samples follow the batch, or are in another process; this is then a
 /// collective. Samples without a partner (at the end, or with only one shard) stay unchanged.
 Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::Tensor& drawn,
                      std::int64_t next_count) const {

@@ -105,9 +105,9 @@ at::Tensor trivial_augment_tensors(const at::Tensor& images, const at::Tensor& d
 /// transfers nor waits.
 class Augmenter {
  public:
-  /// `list` and `size` apply to the stored images, see settings::list_for_images. Mixing with scope
-  /// global needs `receive_from_next` or `takes_partners`; with `takes_partners`, each batch comes
-  /// with its partners. Throws Error(kConfig) if a crop does not fit.
+  /// `size`: that of the stored images, for which settings::list_for_images has resolved `list`.
+  /// Mixing with scope global needs `receive_from_next` or `takes_partners`; with `takes_partners`,
+  /// each batch comes with its partners. Throws Error(kConfig) if a crop does not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
             at::Device device, ReceiveFromNext receive_from_next = {}, bool takes_partners = false);
 

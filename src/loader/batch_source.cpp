@@ -63,7 +63,7 @@ class StreamedSource : public BatchSource {
     const bool on_gpu = decoder_->decodes_to_gpu();
     if (on_gpu) {
       // The decoder reuses memory once it is released. Work queued on the GPU may still read the
-      // last batch until the next one is taken, so it is held until then.
+      // last batch until the next one is taken, so the last batch is held until then.
       accelerator::synchronize(device_);
       held_ = batch.owner;
     }
@@ -377,8 +377,7 @@ Batch BatchSource::finish(Batch batch) {
   return batch;
 }
 
-/// Keeps the tensor's address while its size is unchanged, because a captured step reads from
-/// there.
+/// Keeps the tensor's address while its size is unchanged, because a captured step uses it.
 void BatchSource::keep_on_device(at::Tensor& kept, const at::Tensor& on_host) const {
   if (!kept.defined() || kept.sizes() != on_host.sizes()) {
     kept = at::empty(on_host.sizes(), on_host.options().device(device_));

@@ -39,9 +39,9 @@ class BatchSource {
   /// Adds seeds to batches from the next `set_order` on: hashes of `seed`, epoch and sample.
   void draw_seeds(std::int64_t seed) { seed_ = seed; }
 
-  /// Returns the selected samples: in epoch order, augmented and with seeds; in storage order,
-  /// prepared as test images. If `selection.next` is in another process, global mixup makes this a
-  /// collective.
+  /// Returns the selected samples. Those in epoch order are augmented and have seeds; those in
+  /// storage order are prepared as test images. If `selection.next` is in another process, global
+  /// mixup makes this a collective.
   Batch gather(const Selection& selection);
   /// Returns whether `selection.positions` may be used: all samples are in memory, and no process
   /// needs another's samples. A captured step may then call `gather`: after the first `set_order`,
@@ -51,8 +51,8 @@ class BatchSource {
   }
   /// Returns how many positions must follow the batch's own in `positions`, see Augmenter.
   std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
-  /// Announces the next ranges of `gather`, which may be empty, in order, so that they are decoded
-  /// during computation. A wrong prefetch hint costs a wasted decode, nothing else.
+  /// Announces, in order, the ranges (possibly empty) that `gather` will get next, so that they are
+  /// decoded during computation. A wrong hint costs only a wasted decode.
   virtual void prefetch(std::span<const data::Range> /*ranges*/, Order /*order*/) {}
 
  protected:
