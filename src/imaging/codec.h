@@ -58,10 +58,11 @@ struct Framing {
   std::int64_t left = 0;
 };
 
-/// Covers the canvas, cropping both ends of one dimension: for a square canvas, torchvision's
-/// Resize of the shorter side and CenterCrop, with the same rounding.
+/// Returns the framing that covers the canvas and crops both ends of one dimension. For a square
+/// canvas, it matches torchvision's Resize of the shorter side and CenterCrop, including rounding.
 Framing cropped(const Image& image, std::int64_t height, std::int64_t width);
-/// Shows the whole picture, with bars at both ends of one dimension, like Pillow's ImageOps.pad.
+/// Returns the framing that shows the whole picture, with bars at both ends of one dimension, like
+/// Pillow's ImageOps.pad.
 Framing padded(const Image& image, std::int64_t height, std::int64_t width);
 
 /// Draws the picture on a canvas of `background` and writes it to `out` as planes [channels,
@@ -138,8 +139,8 @@ struct DecodeOptions {
 /// Pixels match Pillow's: rotated upright as by ImageOps.exif_transpose, composited with
 /// `background` as by Image.alpha_composite, and converted to RGB (palettes, CMYK) or 8 bits
 /// (16-bit gray by its high byte); gamma and colour profiles are ignored. Gray with alpha stays
-/// gray if the background is gray. Throws Error(kData) with `name` and, if known, the byte offset,
-/// like read_header, and for truncated or corrupt data.
+/// gray if the background is gray. Throws Error(kData) like read_header and for truncated or
+/// corrupt data, with `name` and, if known, the byte offset.
 Image decode(Bytes bytes, const std::string& name, const DecodeOptions& options = {});
 
 }  // namespace mnist_train::imaging

@@ -161,7 +161,7 @@ Framing padded(const Image& image, std::int64_t height, std::int64_t width) {
   } else if (ratio < wanted) {
     result.width = std::llrint(real(image.width) / real(image.height) * real(height));
   }
-  // Pillow fails if a side rounds to 0.
+  // If a side rounds to 0, it becomes 1, whereas Pillow fails.
   result.height = std::max<std::int64_t>(result.height, 1);
   result.width = std::max<std::int64_t>(result.width, 1);
   result.top = std::llrint(real(height - result.height) * 0.5);

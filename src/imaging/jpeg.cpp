@@ -68,8 +68,8 @@ struct Decoding {
   std::size_t unread_bytes = 0;  // at the time of failure
 };
 
-// A function that setjmp returns to must not contain objects with destructors: these two use only
-// plain data that their callers own.
+// A function that setjmp returns to must not contain objects with destructors, so decode_into and
+// encode_into use only plain data that their callers own.
 
 bool decode_into(Decoding& state, Bytes bytes, const Image& shape, std::uint8_t* pixels) {
   jpeg_decompress_struct& decoder = state.decoder;
@@ -159,7 +159,7 @@ Header read_jpeg(Bytes bytes, const std::string& name) {
       ++at;
       continue;
     }
-    if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8)) {  // markers without length and data
+    if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8)) {  // markers without length or data
       at += 2;
       continue;
     }

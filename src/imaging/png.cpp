@@ -63,7 +63,7 @@ void read_chunks(Bytes bytes, Header& header) {
   constexpr std::size_t kOverhead = 12;  // length, type, checksum
   Orientation orientation;
   bool has_exif = false;
-  std::string profile;  // like eXIf, which has priority
+  std::string profile;  // EXIF data in a text chunk; eXIf has priority
   for (std::size_t at = kPngHeaderEnd; at + kOverhead <= bytes.size();) {
     const auto length = static_cast<std::size_t>(big_endian(bytes, at, 4));
     if (length > bytes.size() - at - kOverhead) break;

@@ -56,8 +56,8 @@ class PnmText {
 
 constexpr std::int64_t kMaxPnm = 65535;
 
-/// Returns the byte for each stored value, rounded like Pillow: to 8 bits, or for gray of more than
-/// 8 bits to 16 bits, whose high byte is used.
+/// Returns the byte for each stored value, rounded like Pillow: to 8 bits or, for gray with more
+/// than 8 bits, to 16 bits, of which the high byte is used.
 std::vector<std::uint8_t> pnm_bytes(std::int64_t max_value, bool gray) {
   const bool deep = gray && max_value > 255;
   const std::int64_t full = deep ? kMaxPnm : 255;
