@@ -29,7 +29,8 @@ Type<Variant> holding(const Type<T>& inner) {
       [](const Variant& value) { return std::get<T>(value); });
 }
 
-/// Returns the type of a variant that contains a number in the range or, shown as `form`, `full`.
+/// Returns the type of a variant that contains a number in the range or a value of type `full`,
+/// shown as `form` in messages.
 template <class Variant, class Full>
 Type<Variant> number_or(const NumberRange& range, const Type<Full>& full, const std::string& form) {
   return brief_or_full(holding<Variant>(number(range)), holding<Variant>(full), form,

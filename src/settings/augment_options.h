@@ -131,9 +131,9 @@ struct MixupOptions {
   MixupScope scope = MixupScope::kLocal;
 };
 
-/// torchvision's CutMix: replaces a rectangle by the same rectangle of the partner, chosen as for
-/// mixup. Labels are mixed by area. The fraction of the image that is kept is drawn per sample from
-/// Beta(alpha, alpha), before the rectangle is clipped at the border.
+/// torchvision's CutMix: replaces a rectangle with the same rectangle of the partner, which is
+/// chosen as for mixup. Labels are mixed by area. The fraction of the image that is kept is drawn
+/// per sample from Beta(alpha, alpha), before the rectangle is clipped at the border.
 struct CutmixOptions {
   double alpha = 1;
   MixupScope scope = MixupScope::kLocal;
@@ -166,7 +166,7 @@ std::optional<MixupScope> mixing_scope(const AugmentList& list);
 Interval jitter_interval(const JitterRange& range, double center);
 
 /// Returns the list for images with this number of channels, with every `fill` resolved to numbers.
-/// Throws Error(kConfig) naming the key if an entry does not fit the channels.
+/// Throws Error(kConfig) naming the key if an entry does not match the channels.
 AugmentList list_for_images(AugmentList list, std::int64_t channels,
                             const std::array<std::uint8_t, 3>& background);
 
@@ -174,12 +174,12 @@ AugmentList list_for_images(AugmentList list, std::int64_t channels,
 /// crop does not fit.
 ImageSize augmented_size(const AugmentList& list, ImageSize size);
 
-/// Returns the size of the centre window of test images of `size` that is resized to the entry's
-/// size: that size, or scaled down with the same aspect ratio if images are smaller.
+/// Returns the size of the centre window that is cut from test images of `size` and resized to the
+/// entry's size: that size or, if images are smaller, a smaller one with the same aspect ratio.
 ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size);
 
-/// Returns the keys, such as "mean", whose values do not fit this number of channels, each with the
-/// reason.
+/// Returns the keys, such as "mean", whose values do not match this number of channels, each with
+/// the reason.
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const AugmentationOptions& entry, std::int64_t channels);
 

@@ -228,7 +228,7 @@ void add_preparation(Schema<DataOptions>& schema) {
 void check_images(DataOptions& options, const JsonCursor& cursor) {
   std::optional<std::int64_t> channels = options.channels;
   std::optional<ImageSize> size = options.size;
-  // After an error in a key, the images are not known.
+  // After an error in `dataset`, the option has its default, and the images are not known.
   if (options.dataset &&
       (!cursor.gives("dataset") || cursor.member("dataset").value() == *options.dataset)) {
     const NamedDataset& named = named_dataset(*options.dataset);
@@ -250,7 +250,7 @@ void check_images(DataOptions& options, const JsonCursor& cursor) {
   }
 }
 
-/// Adds the rules over several keys that concern the source of the samples.
+/// Adds the rules about the source of the samples that involve multiple keys.
 void add_source_rules(Schema<DataOptions>& schema) {
   const Json format = given("format");
   const Json is_synthetic = equal("format", "synthetic");
@@ -273,7 +273,7 @@ void add_source_rules(Schema<DataOptions>& schema) {
                 "is a fraction, which cannot be used with train_per_process; give a test set");
 }
 
-/// Adds the other rules over several keys.
+/// Adds the other rules that involve multiple keys.
 void add_preparation_rules(Schema<DataOptions>& schema) {
   const Json encoded = any_of(
       {equal("format", "image-folder"), equal("format", "image-list"), equal("format", "lmdb")});

@@ -52,7 +52,7 @@ struct DataLocation {
 };
 
 inline constexpr std::int64_t kMaxClasses = 65'536;  // labels are 16-bit numbers
-/// With more classes, an evaluation counts per class rather than per pair of label and prediction.
+/// With more classes than this, evaluation counts per class, not per pair of label and prediction.
 inline constexpr std::int64_t kMaxConfusionClasses = 1024;
 
 enum class Split { kEven, kThroughput };
@@ -100,8 +100,8 @@ struct DataOptions {
 };
 
 /// Returns the normalisation for images with this number of channels: `normalize` in data or in
-/// `augment`, otherwise the data set's default. Throws Error(kConfig) naming the key if a list has
-/// a different number of channels.
+/// `augment`, or else the data set's default. Throws Error(kConfig) naming the key if a list has a
+/// different number of channels.
 NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels);
 
 /// Returns the normalisation for RGB images that have been converted to grayscale (see

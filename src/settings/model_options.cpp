@@ -260,8 +260,8 @@ Type<std::string> json_object() {
           .fragment = {{"type", "object"}}};
 }
 
-/// Adds the alternative ways to specify a network. A config uses one of them. A later config layer
-/// that sets another drops the others and their keys.
+/// Adds the alternative ways to specify a network. A config uses one of them. If a config layer
+/// sets one, the others and their keys are dropped from lower layers.
 void add_networks(Schema<ModelOptions>& schema) {
   ADD_KEY(schema, name, one_of<ModelName>(kModelNames),
           "A built-in network. torchvision-… and efficientnet-lite0 have the parameters of their "

@@ -273,7 +273,7 @@ Values values_of(const nlohmann::json& json, const std::string& pointer = "") {
   return values;
 }
 
-/// Returns a value or, if it is a long list, its part from the first entry that `other` lacks.
+/// Returns a value or, if it is a long list, its part from the first entry that differs in `other`.
 std::string excerpt(const std::string& value, const std::string& other) {
   constexpr std::size_t kMaxBytes = 120;
   if (!value.starts_with('[') || value.size() <= kMaxBytes) return value;

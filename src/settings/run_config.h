@@ -83,11 +83,11 @@ struct RunConfig {
 /// Merges one or more config layers; later ones override earlier ones. If a layer sets one of two
 /// exclusive keys (such as data.format), the other (data.dataset) is dropped from lower layers. If
 /// it changes the model, schedule or format, keys that belong to the previous one are dropped.
-/// Layers that set different keys, all valid together, can be merged in any order.
+/// Layers that set different keys can be merged in any order if all these keys are valid together.
 strict_json::Node merge_layers(std::vector<strict_json::Node> layers);
 
-/// Adds the errors in keys and values of one config layer to `problems`. Rules over several keys
-/// are skipped, because other layers may satisfy them.
+/// Adds the errors in keys and values of one config layer to `problems`. Rules that involve
+/// multiple keys are skipped, because other layers may satisfy them.
 void check_layer(const strict_json::Node& layer, strict_json::Problems& problems);
 
 /// Reads and checks the merged document, and adds its errors to `problems`. Keys with errors keep

@@ -8,8 +8,8 @@
 #include "settings/train_options.h"
 #include "strict_json/schema.h"
 
-/// The schema tables of the config's groups, and shared building blocks, for the sources of this
-/// library and for code that lists all keys.
+/// The schema tables of the config's groups, and shared building blocks, for this library's source
+/// files and for code that lists all keys.
 namespace mnist_train::settings {
 
 using namespace strict_json;
@@ -48,7 +48,7 @@ Type<ImageSize> image_size();
 /// Returns the type of data.augment, which checks the entries and the rules between them.
 Type<AugmentList> augment_list();
 
-/// Adds an error for each crop in the list that is larger than its input. `size`: of the images.
+/// Adds an error for each crop in the list that is larger than its input, for images of `size`.
 void check_crops(const AugmentList& list, const std::optional<ImageSize>& size,
                  const JsonCursor& cursor);
 
