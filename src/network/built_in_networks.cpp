@@ -79,7 +79,7 @@ LayerList lenet(const settings::InitOptions& init) {
 }
 
 /// Two 3x3 convolutions with batch norm. With `stride` 2, the block halves the image, and the
-/// shortcut is a 1x1 convolution. The modules are in the order of the book's class.
+/// shortcut is a 1x1 convolution. The modules are in the order of d2l's class.
 Layer residual_block(std::int64_t channels, std::int64_t stride) {
   settings::ResidualLayer block;
   block.layers = {conv2d("conv1", channels, 3, /*padding=*/1, stride), batch_norm("bn1"), relu(),

@@ -89,7 +89,7 @@ Network infer_sizes(const settings::LayerList& layers, const ImageShape& images)
 settings::LayerList layers_of(const settings::ModelOptions& options, const ImageShape& images);
 
 /// Returns the network of `options` for these images. Requires options.has_layers(). Throws
-/// LayerError, and ConfigKeyError if a built-in network does not fit the images.
+/// LayerError, or ConfigKeyError for a built-in network that does not fit the images.
 Network make_network(const settings::ModelOptions& options, const ImageShape& images);
 
 /// Defaults of `model.init` "normal" that depend on the network.
