@@ -362,7 +362,7 @@ std::string describe(const Node& node) {
 }
 
 std::optional<std::int64_t> integer_at(const Node& node) {
-  // Unlike a double, it represents every integer of 64 bits.
+  // Unlike a double, a long double represents every 64-bit integer.
   long double value = 0;
   static_assert(std::numeric_limits<long double>::digits >= 64);
   constexpr long double kEnd = 0x1p63L;

@@ -26,9 +26,9 @@ enum class KeyUse {
   kNever,
 };
 
-/// Another key in the same group, and the value it must have for a key to have an effect.
+/// A key that must have a certain value for another key of the same group to have an effect.
 struct KeyOwner {
-  std::string key{};  // "": the key always has an effect
+  std::string key{};  // "": no owner; the key always has an effect
   std::string value{};
   bool is_any_other = false;  // has an effect with any value except `value`
   /// Noun for `value`, such as "model", in the error if the owner has another value; "": no error.
@@ -53,8 +53,8 @@ struct KnownKey {
   Json fragment{};  // JSON Schema of its value
 };
 
-/// Returns the name that `given` probably means, ignoring case, '-' and '_': one that begins with
-/// it or contains it, differs by at most two edits, is at least half of it, or has these initials.
+/// Returns the name that `given` probably means, ignoring case, '-' and '_': one that contains it,
+/// differs by at most two edits, makes up at least half of it, or has these initials.
 std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names);
 
@@ -74,7 +74,7 @@ Explanation explain_unknown_key(std::string_view key, std::string_view group,
 struct ReadContext {
   Problems& problems;
   const std::vector<KnownKey>& keys;  // for suggestions
-  bool is_layer = false;  // one of several layers, so skip rules that involve several keys
+  bool is_layer = false;  // one of multiple layers: rules that involve multiple keys are skipped
 };
 
 /// A value that is being read: its node and pointer, and the list for errors about it.
@@ -190,8 +190,8 @@ Type<E> one_of(const std::vector<std::string>& names) {
           .fragment = {{"enum", names}}};
 }
 
-/// Returns the type of optional `inner` values. Reads null, and `none` if it is another value, such
-/// as "auto", as nullopt, and writes nullopt as `none`.
+/// Returns the type of optional `inner` values. Reads nullopt from null and from `none`, which may
+/// be another value, such as "auto"; writes nullopt as `none`.
 template <class T>
 Type<std::optional<T>> optional_of(const Type<T>& inner, const Json& none = nullptr) {
   Json choices = Json::array({inner.fragment});
@@ -284,9 +284,9 @@ Type<std::vector<T>> one_or_list(const Type<T>& inner, const Type<std::vector<T>
   });
 }
 
-/// A rule over several keys of an object: a condition that the object must not meet. Editors
-/// evaluate the condition as JSON Schema, and the program evaluates the same JSON with `matches`,
-/// so the two cannot differ.
+/// A rule that involves multiple keys of an object: a condition that the object must not meet.
+/// Editors evaluate the condition as JSON Schema, and the program evaluates the same JSON with
+/// `matches`, so the two cannot differ.
 struct Rule {
   std::string where;    // the key named in errors; "data/split" for a key in a group
   Json forbidden;       // a condition, built by the functions below
@@ -514,8 +514,8 @@ class Schema {
   std::vector<Check> checks_;
 };
 
-/// Adds a key that has the name of the member in which it is stored. `...` are the type, the
-/// description and the optional arguments of `Schema::add`.
+/// Adds a key that has the name of the member in which it is stored. `...` are the remaining
+/// arguments of `Schema::add`.
 #define ADD_KEY(schema, member, ...) \
   (schema).add(#member, &std::remove_cvref_t<decltype(schema)>::Options::member, __VA_ARGS__)
 
