@@ -18,7 +18,7 @@ struct Pictures {
   settings::ImageSize size;  // the size to which `fit` resizes pictures
   settings::Fit fit = settings::Fit::kStretch;
   settings::Background background = settings::kWhiteBackground;
-  settings::AugmentList augment;  // for images, see settings::list_for_images
+  settings::AugmentList augment;  // as returned by settings::list_for_images
   settings::NormalizeOptions normalize;
   std::vector<std::string> class_names;  // one per output
 };
@@ -38,7 +38,7 @@ extern const char* const kExportedModule;
 /// names of its outputs. The docstring explains their use.
 std::string python_module(const network::Network& net, const Pictures& pictures);
 
-/// Returns a sentence on the shapes of input and output and the normalisation of pixels.
+/// Returns a sentence about the shapes of the input and output and the normalisation of pixels.
 std::string input_text(const network::Network& net, const settings::NormalizeOptions& normalize);
 
 }  // namespace mnist_train::interchange

@@ -67,8 +67,8 @@ class OnnxGraph {
   std::string description;
   std::vector<std::pair<std::string, std::string>> metadata;
 
-  /// Adds an operator, after the operators of its inputs. Returns the name of its output, which
-  /// contains the layer's path.
+  /// Adds an operator, which must come after the operators that compute its inputs. Returns the
+  /// name of its output, which contains the layer's path.
   std::string add_node(const std::string& path, const std::string& operation,
                        std::vector<std::string> inputs,
                        std::vector<OnnxAttribute> attributes = {}) {
@@ -114,7 +114,7 @@ class OnnxGraph {
     write_value(pbf_writer(*graph_, /*input*/ 11), input);
     write_value(pbf_writer(*graph_, /*output*/ 12), output);
     graph_.reset();
-    model_.add_int64(/*ir_version*/ 1, 8);  // the version of operator set 17
+    model_.add_int64(/*ir_version*/ 1, 8);  // the IR version of operator set 17
     model_.add_string(/*producer_name*/ 2, "mnist-train");
     model_.add_string(/*producer_version*/ 3, build_info().version);
     model_.add_string(/*doc_string*/ 6, description);
@@ -220,7 +220,7 @@ void append_in_order(const std::vector<SizedLayer>& layers,
   }
 }
 
-/// Adds layers to a graph. Functions take the name of the input tensor and return the output's.
+/// Adds layers to a graph. Functions map the name of the input tensor to that of the output.
 class LayerWriter {
  public:
   LayerWriter(OnnxGraph& graph, const FindWeight& find_weight)
@@ -397,7 +397,7 @@ class LayerWriter {
     return add_node(sized, "Flatten", {x});
   }
 
-  /// Never called: `append_in_order` leaves none of these layers.
+  /// Never called: `append_in_order` removes all of these layers.
   template <class Layers>
   TensorName add(const SizedLayer& sized, const Layers&, const TensorName& x) {
     return add_all(sized.layers, x);

@@ -129,7 +129,7 @@ std::string ordered_dict(const NamedModules& modules) {
 
 std::string module_of(const SizedLayer& sized);
 
-/// Returns the layers as an nn.Sequential, with names unless these are the indices.
+/// Returns the layers as an nn.Sequential, with the names of its modules unless these are indices.
 std::string sequential(const std::vector<SizedLayer>& layers) {
   Arguments modules;
   NamedModules named;
@@ -206,7 +206,7 @@ std::string constants(const network::Network& net, const Pictures& pictures) {
                      net.images.channels == 1 ? "L" : "RGB", fmt::join(pictures.background, ", "));
 }
 
-/// Writes the effect of data.augment's entries on test images, one statement per entry.
+/// Writes the Python statements that apply data.augment's entries to test images.
 class StepWriter {
  public:
   explicit StepWriter(const Pictures& pictures) : size_(pictures.size) {
