@@ -12,7 +12,7 @@
 #include "base/system.h"
 #include "data/image_decoder.h"
 
-// No header of the C API declares it. Without this call, no operators are registered.
+// Registers DALI's operators. No header of the C API declares this function.
 extern "C" void daliInitOperators();  // NOLINT(readability-identifier-naming)
 
 namespace mnist_train::dali {
@@ -130,8 +130,8 @@ class Pipeline {
                                   nullptr));
     require(daliPipelineRun(pipeline_.get()));
   }
-  /// Waits for the oldest batch in the pipeline. DALI owns its memory and reuses it when the last
-  /// owner is gone. Throws Error(kData), after which the pipeline is unusable.
+  /// Waits for the oldest batch in the pipeline. DALI owns the batch's memory and reuses it when
+  /// the last `owner` is gone. Throws Error(kData), after which the pipeline is unusable.
   data::DecodedBatch pop() {
     daliPipelineOutputs_h popped = nullptr;
     require(daliPipelinePopOutputs(pipeline_.get(), &popped), ExitCode::kData);
@@ -139,7 +139,7 @@ class Pipeline {
     daliTensorList_h got = nullptr;
     require(daliPipelineOutputsGet(popped, &got, 0));
     const Owned<daliTensorList_h> list(got);
-    // Fails unless samples are contiguous, as samples of equal size are.
+    // Fails unless the samples are contiguous; samples of equal size are.
     daliTensor_h view = nullptr;
     require(daliTensorListViewAsTensor(got, &view));
     std::shared_ptr<const void> owner(view, [](daliTensor_h tensor) { FreeHandle{}(tensor); });
@@ -199,13 +199,13 @@ class Pipeline {
   daliIODesc_t last_{};  // input of the next operator
 };
 
-// While one batch is decoded, the next one waits in DALI.
+// While one batch is being decoded, the next one waits in DALI.
 constexpr std::size_t kMaxFed = 2;
 
-/// Decodes with NVIDIA DALI. One thread reads the files and owns the pipeline. Headers are checked
-/// before DALI sees a file, as for the built-in decoders. Pictures that DALI would decode
-/// differently, and whole batches on which it failed, are decoded by the built-in decoders and
-/// passed to it as PNG.
+/// Decodes with NVIDIA DALI. One thread reads the files and owns the pipeline. Each file's header
+/// is checked before DALI sees the file, as by the built-in decoders. Pictures that DALI would
+/// decode differently, and whole batches on which it fails, are decoded by the built-in decoders
+/// and passed to DALI as PNG.
 class DaliDecoder : public data::ImageDecoder {
  public:
   explicit DaliDecoder(const data::ImageDecoderSetup& setup) : setup_(setup) {
@@ -243,7 +243,7 @@ class DaliDecoder : public data::ImageDecoder {
         : samples(std::move(wanted)), buffers(samples.size()), files(samples.size()) {}
 
     std::vector<std::int64_t> samples;
-    std::vector<data::Buffer> buffers;  // of files that are not memory-mapped
+    std::vector<data::Buffer> buffers;  // files that are not memory-mapped, and PNGs
     std::vector<data::Bytes> files;
     std::promise<data::DecodedBatch> result{};
   };
@@ -301,7 +301,7 @@ class DaliDecoder : public data::ImageDecoder {
     }
   }
 
-  /// Decodes a failed batch with no other batch in the pipeline, or reports its bad samples.
+  /// Decodes a failed batch, or reports its bad samples. The pipeline must be empty.
   void settle(FileBatch& batch) try {
     data::DecodedBatch decoded;
     decoded.failures = read(batch, /*as_png=*/true);
@@ -346,7 +346,7 @@ class DaliDecoder : public data::ImageDecoder {
     file = batch.buffers[index];
   }
 
-  /// Returns a pipeline for this many samples. No batch may be in it if it must be rebuilt.
+  /// Returns a pipeline for this many samples. If the current one is too small, it must be empty.
   Pipeline& pipeline_for(std::size_t samples) {
     if (!pipeline_ || pipeline_->max_batch() < samples) {
       pipeline_.reset();
