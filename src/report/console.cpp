@@ -67,7 +67,7 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}:{}", total / 3600, total / 60 % 60, rest);
 }
 
-/// Returns a bar for the `columns` left on a line, or "" if there are too few.
+/// Returns a bar that fits in the `columns` left on a line, or "" if there are too few.
 std::string progress_bar(double fraction, std::size_t columns) {
   constexpr std::size_t kFrame = 4;  // "  [" and "]"
   if (columns < kFrame + kMinBarWidth) return "";
@@ -78,7 +78,7 @@ std::string progress_bar(double fraction, std::size_t columns) {
   return "  [" + bar + "]";
 }
 
-/// Returns a class name for a line of text, shortened if it is long; the number if it has no name.
+/// Returns a class's name on one line, shortened if it is long, or its number if it has no name.
 std::string class_text(const std::vector<std::string>& class_names, std::size_t label) {
   constexpr std::size_t kMaxBytes = 40;
   return shortened(on_one_line(name_or_number(class_names, label)), kMaxBytes);
@@ -216,7 +216,7 @@ class Console : public Sink {
     if (std::exchange(progress_is_drawn_, false)) write(kEraseLine);
   }
 
-  /// Returns "ETA 1:05", or "" until a step is recorded.
+  /// Returns "ETA 1:05", or "" until a step has been recorded.
   std::string time_left() const {
     if (!last_step_) return "";
     const std::int64_t in_epoch = std::max<std::int64_t>(1, start_.steps_per_epoch);
@@ -417,7 +417,7 @@ Json to_json(const std::string& file, const std::vector<float>& scores,
   Json row = {{"file", file}, {"guess", guess}};
   if (scores.size() == class_names.size()) row["class"] = class_names[guess];
   row["scores"] = Json::array();
-  for (const float score : scores) {  // shortest text that parses to the same float
+  for (const float score : scores) {  // as the shortest text that parses to the same float
     row["scores"].push_back(std::strtod(fmt::format("{}", score).c_str(), nullptr));
   }
   return row;

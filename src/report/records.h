@@ -73,14 +73,14 @@ double selection_score(const EpochRecord& record, settings::BestBy best_by);
 /// Returns "accuracy", "balanced accuracy" or "loss".
 const char* words_for(settings::BestBy best_by);
 
-/// How rank 0 spent the time since the previous epoch record. The first three are unknown on a GPU,
-/// which overlaps them.
+/// How rank 0 spent the time since the previous epoch record. The first three members are unknown
+/// on a GPU, where these activities overlap.
 struct TimeSplit {
   double input_s = kUnknown;
   double compute_s = kUnknown;
   double communication_s = kUnknown;  // includes waiting for other ranks
   double evaluation_s = 0;
-  double checkpoint_s = 0;  // waiting for checkpoints, mostly of the previous epoch
+  double checkpoint_s = 0;  // waiting for checkpoints, mostly the previous epoch's
   double report_s = 0;      // writing to the sinks
 
   MNIST_TRAIN_VISIT(input_s, compute_s, communication_s, evaluation_s, checkpoint_s, report_s)
@@ -110,7 +110,7 @@ struct Prediction {
   std::string image;       // data: URI of a PNG or, for a mistake, a PNG or JPEG; may be empty
   std::int64_t guess = 0;  // the predicted class
   std::int64_t truth = 0;
-  // Class probabilities: all classes in order or, if there are many, the likeliest, descending.
+  // Probabilities of all classes in order or, if there are many, of the likeliest, highest first.
   std::vector<std::pair<std::int64_t, double>> scores;
   std::string file = {};  // path in the test set's folder; "" if there is none
 
@@ -176,7 +176,7 @@ struct RunStart {
   };
 
   std::string host;
-  std::optional<std::string> resumed_from;  // checkpoint; nothing: a fresh start
+  std::optional<std::string> resumed_from;  // checkpoint; nullopt for a fresh start
   std::int64_t epoch = 0;                   // finished epochs
   std::int64_t step = 0;
   std::int64_t samples_seen = 0;
@@ -218,7 +218,7 @@ struct RunIdentity {
 struct Summary : RunIdentity {
   std::string status;    // "running", "finished", "stopped" (by a signal, resumable), "failed"
   std::string error;     // of a failed run
-  std::string ended_by;  // config key that ended a finished run: "epochs"
+  std::string ended_by;  // config key of the setting that ended a finished run: "epochs"
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   double startup_seconds = 0;  // from the start of the attempt to its first step
@@ -243,8 +243,8 @@ struct Summary : RunIdentity {
 };
 
 /// Changes a summary's status from "running" to "failed" or "stopped", for a run that could not do
-/// so itself. Leaves any other status unchanged. Ignores errors, because the reason for the end is
-/// more important.
+/// so itself. Leaves any other status unchanged. Ignores errors, because it is more important to
+/// report why the run ended.
 void record_end(const fs::path& path, const std::string& status, const std::string& error = "");
 
 /// Returns the number of steps if the summary's status is "finished".
@@ -261,7 +261,7 @@ std::size_t count_accuracies(const fs::path& path);
 /// the files.
 struct LogPositions {
   std::int64_t metrics_bytes = 0;
-  std::int64_t event_bytes = 0;  // of TensorBoard's event file; 0: none
+  std::int64_t event_bytes = 0;  // of TensorBoard's event file; 0 if there is none
 };
 
 /// Progress of a run.
@@ -287,7 +287,7 @@ class Sink {
   virtual void epoch(const EpochResult& /*result*/) {}
   /// Called from time to time to update the displayed state of the run.
   virtual void refresh(const Summary& /*summary*/) {}
-  /// The run has finished or was stopped, see `summary.status`.
+  /// The run has finished or was stopped; see `summary.status`.
   virtual void end(const Summary& /*summary*/) {}
 
   /// Stores the length of the sink's append-only file, if it has one.
@@ -327,8 +327,9 @@ class AppendFile {
 std::unique_ptr<Sink> record_files(const fs::path& run_folder, const fs::path& accuracies_file,
                                    std::int64_t keep_metrics_bytes);
 
-/// Appends scalars and histograms to TensorBoard's `events.out.tfevents.*`: to the newest one in
-/// the run folder, truncated at a record boundary to at most `keep_bytes`, or to a new one.
+/// Appends scalars and histograms to a TensorBoard file: to the run folder's newest
+/// `events.out.tfevents.*`, first truncated at a record boundary to at most `keep_bytes`, or to a
+/// new file if there is none.
 std::unique_ptr<Sink> tensorboard_sink(const fs::path& run_folder, std::int64_t keep_bytes);
 
 /// Keeps `report.html` in the run folder up to date.
@@ -383,8 +384,8 @@ struct RunFolder {
 /// Returns whether a run has started in the folder.
 bool holds_run(const fs::path& folder);
 
-/// Returns the folder of the run that wrote `file` and still needs it: config, records, checkpoints
-/// or weights. Returns nothing for other files and for pages, which can be regenerated.
+/// Returns the folder of the run that wrote `file`, if the run still needs this file: a config,
+/// record, checkpoint or weights. Returns nothing for other files, such as regenerable pages.
 std::optional<fs::path> run_that_wrote(const fs::path& file);
 
 /// Removes the records of a run that could not start, so that `holds_run` returns false again.
@@ -395,9 +396,10 @@ void remove_records(const fs::path& folder);
 void discard_run_folder(const fs::path& folder, const std::vector<fs::path>& made);
 
 /// Finds or creates the run's folder: `output`, or by default `runs/<config name>/<start time>` in
-/// the working directory. `resume` is "", "auto" (without `output`: the run to which `latest`
-/// points) or the path of a checkpoint (without `output`: the checkpoint's run). With
-/// `after_restart`, an existing run is continued if it belongs to the launch `launch_id` ("": any).
+/// the working directory. `resume` is "", "auto" or the path of a checkpoint; if `output` is not
+/// set, "auto" selects the run to which `latest` points, and a path selects the checkpoint's run.
+/// With `after_restart`, an existing run is continued if it belongs to the launch `launch_id`, or
+/// in any case if `launch_id` is "".
 /// Throws Error(kConfig) if the folder contains a run that must not be continued, is in use by
 /// another process, or cannot be written.
 RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
@@ -464,9 +466,9 @@ std::string to_text(const ModuleTable& table);
 /// "tensors" contain "name", "frozen" and, if trained, "learning_rate" and "weight_decay".
 nlohmann::ordered_json to_json(const ModuleTable& table);
 
-/// Returns the prediction for an image file, as named by the user: {"file", "guess", "scores"},
-/// with "class" after the guess if all classes have names. `scores`: class probabilities, at least
-/// one.
+/// Returns the prediction for an image as {"file", "guess", "scores"}, with "class" after the guess
+/// if all classes have names. `file` is the path as the user gave it; `scores` contains at least
+/// one class probability.
 nlohmann::ordered_json to_json(const std::string& file, const std::vector<float>& scores,
                                const std::vector<std::string>& class_names);
 

@@ -107,7 +107,7 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   return folder;
 }
 
-/// Returns whether a run writes this file, given relative to the run folder.
+/// Returns whether a run writes `file`, whose path is relative to the run folder.
 bool is_run_file(const fs::path& folder, const fs::path& file) {
   const std::string first = *file.begin();
   if (first == files::kCheckpoints || first == files::kLogs) return true;
@@ -204,7 +204,7 @@ void point_latest_at(const fs::path& folder) {
   fs::remove(temporary, error);
   fs::create_directory_symlink(folder.filename(), temporary, error);
   if (!error) fs::rename(temporary, link, error);
-  // Errors are ignored: not all file systems support links, and the run does not need one.
+  // Errors are ignored: not all file systems support links, and the run does not need this one.
 }
 
 }  // namespace mnist_train::report

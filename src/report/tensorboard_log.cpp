@@ -64,8 +64,8 @@ AppendFile open_events(const fs::path& folder, std::int64_t keep_bytes) {
 
 using protozero::pbf_writer;
 
-// Field numbers are from tensorflow/core/util/event.proto and framework/summary.proto. Written with
-// protozero, because libprotobuf cannot be linked alongside LibTorch, which contains its own copy.
+// Field numbers are from tensorflow/core/util/event.proto and framework/summary.proto. protozero
+// encodes the messages, because LibTorch contains a libprotobuf that would clash with another.
 class TensorboardLog : public Sink {
  public:
   TensorboardLog(fs::path folder, std::int64_t keep_bytes)
@@ -91,7 +91,7 @@ class TensorboardLog : public Sink {
     const EpochRecord& record = result.record;
     Scalars scalars;
     EpochRecord::visit(record, [&](const std::string& key, std::optional<double> figure) {
-      for (const std::string set : {"train", "test", "validation"}) {  // test_loss is loss/test
+      for (const std::string set : {"train", "test", "validation"}) {  // tags: "loss/test"
         if (!figure || !key.starts_with(set + "_")) continue;
         scalars.emplace_back(key.substr(set.size() + 1) + "/" + set, *figure);
       }

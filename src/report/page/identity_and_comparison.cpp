@@ -87,8 +87,8 @@ std::string versions_text(const RunFiles& run) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-/// Shows "left_out" of dataset.json, whose values are numbers, or objects that contain numbers or
-/// reasons.
+/// Shows the object "left_out" in dataset.json. Each of its values is a number, a reason, or an
+/// object that contains numbers or reasons.
 std::string left_out_table(const RunFiles& run) {
   const nlohmann::json none;
   Table table{"Skipped files and samples", "settings", {"what", "number or reason"}};
@@ -106,8 +106,8 @@ std::string left_out_table(const RunFiles& run) {
   return table.rows.empty() ? "" : "<h3>Skipped files and samples</h3>" + table.html() + "\n";
 }
 
-/// Returns "2 of 7 (rare) to 1,234 (common) training images"; only the number if the class sizes
-/// are similar or unknown.
+/// Returns the number and sizes of the classes, "2 of 7 (rare) to 1,234 (common) training images".
+/// Omits the sizes if they are similar, and returns "" if they are unknown.
 std::string classes_text(const RunFiles& run) {
   std::vector<std::int64_t> sizes;
   for (const nlohmann::json& each : value_in(run.dataset, "classes")) {
@@ -268,7 +268,7 @@ std::string times(std::span<const RunFiles> runs) {
   return section("time", "Where did the time go?", bars);
 }
 
-/// Returns the config values of a run, its processes, devices, versions and data hash.
+/// Returns a run's config values, processes, devices, versions and data hash.
 Values values_of(const RunFiles& run) {
   Values values = config_values(run.config);
   for (const char* key :
@@ -281,7 +281,7 @@ Values values_of(const RunFiles& run) {
   return values;
 }
 
-/// Lists the values that differ.
+/// Lists the values that differ between the runs.
 std::string differences(std::span<const RunFiles> runs) {
   Table table{"Differences", "settings", {"key"}};
   Values all;

@@ -12,7 +12,7 @@ namespace {
 
 enum SeriesColour { kTest, kTrain, kValidation, kBalanced, kRate, kTop5 };
 
-/// Plots a metric of single steps (faint), its moving average, and the test metric per epoch.
+/// Plots a training metric per step (faint), its moving average, and the test metric per epoch.
 std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecord::*step_metric,
                           double EpochRecord::*epoch_metric) {
   ChartSeries each = series_of(run.steps, "single steps", kTrain, step_metric);
@@ -50,7 +50,7 @@ std::string learning_charts(const RunFiles& run) {
       line_chart(
           {"Loss by epoch", "epoch", AxisFormat::kDecimal, AxisScale::kLogarithmic, losses}) +
       line_chart({"Learning rate", "step", AxisFormat::kDecimal, AxisScale::kFromZero, {rate}});
-  if (run.steps.size() < 2) return figures;  // the charts by epoch contain the test set
+  if (run.steps.size() < 2) return figures;  // the charts by epoch show the test metrics
   return figures +
          chart_by_step(run, {"Accuracy by step", "step", AxisFormat::kPercent},
                        &StepRecord::accuracy, &Epoch::test_accuracy) +
@@ -95,13 +95,13 @@ struct Baseline {
   }
 
   std::int64_t label = 0;
-  bool is_shared = false;  // several classes share the largest size
+  bool is_shared = false;  // multiple classes have the largest size
   double accuracy = NAN;
   double balanced_accuracy = NAN;
 };
 
-/// Returns "Yes" or another answer. The model has learned "Partly" if it never predicts some
-/// classes, or if only its balanced accuracy is better than the baseline.
+/// Returns "Yes" or another answer. It is "Partly" if the model never predicts some classes, or if
+/// only its balanced accuracy is better than the baseline.
 std::string answer(const RunFiles& run, const Baseline& baseline, bool predicts_all_classes) {
   constexpr double kMinGain = 0.05;  // as a fraction of the baseline's mistakes
   if (baseline.accuracy == 1) return "Not known";
@@ -169,7 +169,7 @@ std::string figure_text(const std::string& key, double figure) {
   return key.ends_with("seconds") ? duration(figure) : count(figure);
 }
 
-/// Shows all epochs or, for long runs, evenly spaced ones, the last and the best.
+/// Shows all epochs; for long runs, only evenly spaced ones and the last and best epochs.
 std::string epoch_table(const RunFiles& run) {
   std::set<std::string> left_out{"epoch", "time"};
   if (!shows_balanced_accuracy(run)) left_out.insert("test_balanced_accuracy");
@@ -268,7 +268,7 @@ ActivitySeconds seconds_of(const RunFiles& run) {
     const double known = number_in(run.summary, key);
     if (std::isfinite(known)) sum[activity] = std::max(sum[activity], known);
   };
-  // The summary includes the time after the last epoch, but only since the last start.
+  // The summary includes the time after the last epoch, but not the time before the last start.
   at_least(kCheckpoint, "checkpoint_seconds");
   at_least(kReport, "report_seconds");
   at_least(kStart, "startup_seconds");

@@ -103,8 +103,8 @@ std::string confusion_matrix(const RunFiles& run) {
           scrolling_table("Confusion matrix", css_class, head, rows));
 }
 
-/// Lists all classes or, if there are many, the worst by F1 and accuracy; those without images and
-/// predictions come last.
+/// Lists all classes or, if there are many, the worst by F1 and accuracy; classes with neither
+/// images nor predictions come last.
 std::string class_table(const RunFiles& run) {
   const ClassCounts& counts = run.counts;
   // The splits in dataset.json apart from the test set, with their column titles.
@@ -192,7 +192,7 @@ std::string mistakes_verdict(const RunFiles& run) {
   return text + ".";
 }
 
-/// Returns an item of the image list, and adds its kind to `kinds`, those of the items so far.
+/// Returns an item of the image list. Adds its kind to `kinds`, the kinds of all items so far.
 std::string thumbnail(const RunFiles& run, const Prediction& mistake, PicturedKinds& kinds) {
   const std::string truth = escaped_class(run, mistake.truth);
   std::string picture = "<span class=\"soft omitted\">omitted</span>";

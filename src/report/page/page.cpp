@@ -192,7 +192,7 @@ void add_epoch(const nlohmann::json& json, const std::string& where, RunFiles& r
   run.counts = counts_of(json, where);
 }
 
-/// Returns whether the URI is an inline base64 PNG or JPEG, so that it loads nothing.
+/// Returns whether the URI is an inline base64 PNG or JPEG, which causes no request.
 bool is_picture(std::string_view uri) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
@@ -297,9 +297,8 @@ bool RunFiles::has_validation() const {
 
 std::optional<BestEpoch> RunFiles::best_epoch() const {
   if (epochs.empty()) return std::nullopt;
-  // Epochs are missing here if the run was resumed in another folder, or within an epoch that had
-  // been evaluated unfinished. While a run is in progress, its summary may be older than its
-  // epochs.
+  // `epochs` is incomplete if the run was resumed in another folder, or in the middle of an epoch
+  // after an evaluation there. While a run is in progress, its summary may be older than `epochs`.
   const bool is_over = status() == "finished" || status() == "stopped";
   const double number = number_in(summary, "best_epoch");
   const double accuracy = number_in(summary, "best_test_accuracy");

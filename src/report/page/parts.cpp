@@ -20,7 +20,7 @@ constexpr double kLogarithmicFrom = 10;  // minimum ratio of the largest to the 
 
 bool is_finite(const ChartPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
 
-/// Thins a long line to its ends, and the lowest and highest point of each of many equal buckets.
+/// Thins a long line to its two ends and the lowest and highest points of many equal buckets.
 std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
   if (points.size() <= kMaxPoints) return points;
   constexpr std::size_t kBuckets = (kMaxPoints - 2) / 2;

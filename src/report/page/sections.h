@@ -47,9 +47,9 @@ struct RunFiles {
   bool has_validation() const;
   /// Returns the measure that selected the best checkpoint.
   settings::BestBy best_by() const;
-  /// Returns the epoch of the best checkpoint, as recorded in the summary of a run that has ended.
-  /// Otherwise, the first epoch with the best score on the validation set, or on the test set if
-  /// there is no validation set. Nothing if there are no epochs.
+  /// Returns the epoch of the best checkpoint, as recorded in the summary of a run that has ended;
+  /// for other runs, the first epoch with the best score on the validation set or, if there is
+  /// none, on the test set. Returns nothing if there are no epochs.
   std::optional<BestEpoch> best_epoch() const;
   /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
   /// without recording why.
@@ -123,7 +123,7 @@ struct Table {
 
 struct ChartPoint {
   double x = 0;
-  double y = 0;  // not finite: a gap
+  double y = 0;  // a gap if not finite
 };
 
 /// Number format of an axis.
@@ -137,7 +137,8 @@ struct ChartSeries {
   bool faint = false;              // drawn in the background, without a legend entry
 };
 
-/// The scale of the vertical axis; kLogarithmic only if the values span a factor of ten or more.
+/// The scale of the vertical axis. kLogarithmic has no effect unless the values are positive and
+/// span a factor of ten or more.
 enum class AxisScale { kLinear, kFromZero, kLogarithmic };
 
 struct LineChart {
@@ -174,7 +175,7 @@ std::string identity_section(const RunFiles& run);
 /// differences.
 std::string comparison(std::span<const RunFiles> runs);
 
-// Shared by several sections.
+// Shared by multiple sections.
 
 /// Categories of a run's time.
 enum Activity : std::size_t {
@@ -237,7 +238,7 @@ ChartSeries series_of(const Records& records, std::string name, int colour, Figu
   return series;
 }
 
-/// The page's style sheet, for light and dark mode, wide and narrow screens (page.css).
+/// The page's style sheet, for light and dark mode and for wide and narrow screens (page.css).
 extern const char* const kStyle;
 
 /// The page's optional script: it refreshes a live page, filters images and shows chart values
