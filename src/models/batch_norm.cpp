@@ -124,7 +124,7 @@ at::Tensor BatchNorm::forward_rows(const at::Tensor& x) {
     const at::Tensor rows = to_rows(x);
     const std::int64_t local_count = rows.size(0);
     const std::int64_t channels = rows.size(1);
-    // Squares around the local mean lose no precision; only sums are shifted to the global mean.
+    // Squares around the local mean are precise; only their sums are shifted to the global mean.
     const at::Tensor local_mean = rows.sum(0) / std::max<std::int64_t>(local_count, 1);
     const at::Tensor centred = rows - local_mean;
     const at::Tensor mean_64 = local_mean.to(at::kDouble);

@@ -23,14 +23,14 @@ class BatchNorm : public torch::nn::Module {
 
   /// Normalizes x [N,C,H,W] or [N,C]; in training mode, with the batch's statistics.
   at::Tensor forward(const at::Tensor& x) { return forward_fused(nullptr, x, {}, false); }
-  /// Normalizes x or, unless null, the output of `convolution`, which must have a bias. Then adds
-  /// the residual, if defined, and optionally applies a ReLU; on a GPU one fused kernel does all
-  /// three. The bias affects only the running mean and has a gradient of exactly 0, so this kernel
-  /// adds it to the mean, and no gradient is summed for it.
+  /// Normalizes x or, if `convolution` is not null, its output for x; it must have a bias. Then
+  /// adds the residual, if defined, and optionally applies a ReLU. On a GPU one fused kernel does
+  /// all this. The convolution's bias affects only the running mean, and its gradient is exactly 0,
+  /// so the kernel adds the bias only to that mean and sums no gradient for it.
   at::Tensor forward_fused(torch::nn::Conv2dImpl* convolution, const at::Tensor& x,
                            const at::Tensor& residual, bool relu);
-  /// From now on, sums training batch statistics and their gradients over the ranks. Every rank,
-  /// even one without samples, must then run forward and backward.
+  /// From now on, sums the statistics of training batches, and their gradients, over the ranks.
+  /// Every rank, even one that has no samples, must then run forward and backward.
   void synchronize(AllReduce sum) { sum_ = std::move(sum); }
 
   // For kernels that fuse the layer with others.

@@ -46,7 +46,7 @@ struct NodeTensors {
   std::size_t node;
   at::Tensor weight;
   at::Tensor bias;                  // may be undefined
-  std::shared_ptr<BatchNorm> norm;  // null: a convolution or linear layer
+  std::shared_ptr<BatchNorm> norm;  // null for a convolution or linear layer
 };
 
 /// Destination buffers for the gradients of a node's parameters.
@@ -69,8 +69,8 @@ constexpr ImageSize kOne{1, 1};
 Extent extent(const ImageSize& size) { return {size.height, size.width}; }
 ValueShape image(const SampleShape& shape) { return {shape.channels, shape.height, shape.width}; }
 
-/// Adds layers to a graph. Functions return the output, or kNoValue if cpu_kernels/ does not
-/// support a layer; the graph is then unusable.
+/// Adds layers to a graph. Each `add` returns the layer's output, or kNoValue if cpu_kernels/ does
+/// not support the layer; the graph is then unusable.
 class Translator {
  public:
   Translator(CpuGraph& to, std::int64_t dropouts, const ModuleLookup& find_module)
@@ -106,7 +106,7 @@ class Translator {
     return y;
   }
 
-  // cpu_kernels/ has no dilation, no groups of several channels, and no padded average pooling.
+  // cpu_kernels/ lacks dilation, groups of multiple channels, and padded average pooling.
 
   Value add(const settings::Conv2dLayer& layer, const SizedLayer& sized, Value x) {
     ConvolutionShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size)};
@@ -238,7 +238,7 @@ CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropo
 }
 
 constexpr std::ptrdiff_t kMinWeightedLayers = 2;
-constexpr std::int64_t kMinImages = 4;  // fewer do not pay in a forward-only pass
+constexpr std::int64_t kMinImages = 4;  // fewer are not worthwhile in a forward-only pass
 
 template <class Element>
 Element* data_ptr(const at::Tensor& tensor) {
@@ -309,8 +309,8 @@ class PlannedNetwork {
   }
 
  private:
-  /// An autograd operation: nodes `begin` to `end`, indices into the nodes with parameters, and all
-  /// nodes up to the next stage. Empty tensors link the stages.
+  /// An autograd operation for the nodes with parameters that have the indices `begin` to `end` in
+  /// `graph_.nodes`, and for all nodes up to the next stage. Empty tensors link the stages.
   class Stage : public torch::autograd::Function<Stage> {
    public:
     static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
@@ -422,7 +422,7 @@ class PlannedNetwork {
   }
 
   /// Continues the backward pass through a stage. Returns the gradients of the stage's input and
-  /// parameters; undefined if not needed.
+  /// parameters; those that are not needed are undefined.
   std::vector<at::Tensor> gradients(std::int64_t begin, std::int64_t end, const at::Tensor& dy) {
     at::Tensor dx;
     if (begin > 0) dx = at::empty({0}, dy.options());

@@ -127,8 +127,8 @@ class ExternalModel : public Model {
   network::ImageShape shape_;
 };
 
-/// Registers the tensors of `script` and its submodules, with their type names, in `module` under
-/// the same names.
+/// Registers the tensors and submodules of `script` in `module` under the same names. Each
+/// submodule keeps the name of its type.
 void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
   for (const auto& item : script.named_parameters(/*recurse=*/false)) {
     module.register_parameter(item.name, item.value, item.value.requires_grad());
@@ -327,8 +327,8 @@ class PluginOptions final : public plugin::Options {
   std::vector<std::string> errors_;
 };
 
-/// Returns the entry point of a library. Throws Error(kConfig) unless it is a plug-in of this
-/// version.
+/// Returns the entry point of a library. Throws Error(kConfig) unless the library is a plug-in for
+/// this version.
 const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const std::string& source) {
   const auto require = [&](bool fits, const std::string& message) {
     if (!fits) throw ConfigKeyError(source + ": " + message);

@@ -42,8 +42,8 @@ at::Tensor linear_activation(torch::nn::LinearImpl& layer, kernels::LinearFuncti
                              const at::Tensor& x);
 
 /// These return the output of a layer for images [N,C,H,W], with and without its bias. On a GPU,
-/// custom kernels compute depthwise convolutions without bias if they support them, because cuDNN
-/// would compile code for each of them in every run.
+/// custom kernels compute the depthwise convolutions that they support (without the bias), because
+/// cuDNN would compile code for each such layer in every run.
 at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 
@@ -75,9 +75,9 @@ struct CpuNetwork {
 using ModuleLookup =
     std::function<std::shared_ptr<torch::nn::Module>(const network::SizedLayer& sized)>;
 
-/// Returns the network for the longest possible run of leading layers, but none if fewer than two
-/// of them have weights, too few to pay for converting input and output. `dropouts` is the number
-/// of dropout layers before `layers`.
+/// Returns the network for as many leading layers as possible, but for none if fewer than two have
+/// weights, because converting input and output would then cost more than the network saves.
+/// `dropouts` is the number of dropout layers before `layers`.
 CpuNetwork make_cpu_network(std::span<const network::SizedLayer* const> layers,
                             std::int64_t dropouts, const ModuleLookup& find_module);
 

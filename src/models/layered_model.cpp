@@ -26,14 +26,14 @@ using settings::Activation;
 using settings::InitName;
 using settings::sides;
 
-/// A convolution or linear layer, with its own init from the config.
+/// A convolution or linear layer, and the init that the config sets for this layer, if any.
 struct WeightedLayer {
   std::shared_ptr<torch::nn::Module> module;
   std::optional<settings::InitOptions> init;
 };
 
 /// Draws the weights of a layer again unless PyTorch's initialisation is requested. `init` applies
-/// to layers without their own.
+/// to a layer that has no init of its own.
 void initialize(const WeightedLayer& weighted, const settings::InitOptions& init,
                 const network::InitDefaults& defaults) {
   const settings::InitOptions& choice = weighted.init.value_or(init);

@@ -15,8 +15,8 @@ struct BatchLoss {
 };
 
 /// Returns loss and correct predictions of logits [N,classes], with label smoothing and class
-/// weights as in torch.nn.CrossEntropyLoss. In the loss and in `correct`, which is then fp32, a
-/// mixed sample counts with its weight for its label and one minus the weight for its other label.
+/// weights as in torch.nn.CrossEntropyLoss. A mixed sample counts with its weight for its label and
+/// with one minus the weight for its other label, in the loss and in `correct`, which is then fp32.
 BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing = 0);
 
 /// The starting point of a backward pass.

@@ -21,7 +21,8 @@ namespace mnist_train::models {
 /// return a view of the buffer, which autograd adopts; other gradients are copied later.
 class GradientDestinations {
  public:
-  /// Sets the buffer for the parameter's next gradient, of its type and layout; undefined for none.
+  /// Sets the buffer, of the same type and layout as the parameter, for the parameter's next
+  /// gradient. An undefined tensor removes the buffer.
   void set(const at::Tensor& parameter, at::Tensor buffer) {
     buffers_[parameter.unsafeGetTensorImpl()] = std::move(buffer);
   }
@@ -87,14 +88,14 @@ class Model : public torch::nn::Module {
 };
 
 /// Returns the model that `options` describe, on the CPU, with initial weights that depend only on
-/// `seed` or come from the file of an external network. Throws Error(kConfig) if the network does
-/// not fit images of this shape or its file is unusable.
+/// `seed` or come from the file of an external network. Throws Error(kConfig) if the network cannot
+/// process images of this shape or its file is unusable.
 std::shared_ptr<Model> make_model(const settings::ModelOptions& options,
                                   const network::ImageShape& shape, std::int64_t seed);
 
-/// Returns the network of a TorchScript file, on the CPU, with the file's weights and names of
+/// Returns the network of a TorchScript file, on the CPU, with the file's weights and its names of
 /// modules, parameters and buffers. Throws Error(kConfig) if the file is unusable or its network
-/// does not fit images of this shape.
+/// cannot process images of this shape.
 std::shared_ptr<Model> make_script_model(const std::filesystem::path& file,
                                          const network::ImageShape& shape);
 
