@@ -47,7 +47,7 @@ class Options {
                                std::int64_t max) = 0;
   virtual double number(const std::string& name, double otherwise, double min, double max) = 0;
   virtual bool boolean(const std::string& name, bool otherwise) = 0;
-  /// Returns one of `choices`, or any text if `choices` is empty.
+  /// Returns one of `choices`, or any string if `choices` is empty.
   virtual std::string text(const std::string& name, const std::string& otherwise,
                            const std::vector<std::string>& choices) = 0;
 };
