@@ -69,7 +69,7 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
     const at::Tensor x = images.contiguous(kChannelsLast);
     const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
     at::Tensor out = at::empty(sizes, x.options().memory_format(pooled_format(planar)));
-    // Positions of the maxima, see gpu/relu_max_pool.cu.
+    // Positions of the maxima; see gpu/relu_max_pool.cu.
     const at::Tensor argmax =
         at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast));
     const unsigned size = channels_per_thread(x.size(1), x, out);
@@ -242,7 +242,7 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     const at::Tensor dx = needs_dx ? empty_rows_like(x) : at::Tensor();
     const at::Tensor dweight = at::empty_like(weight);
     const at::Tensor dbias = at::empty_like(bias);
-    const at::Tensor dsum = y.defined() ? empty_rows_like(x) : dy;  // also of the residual
+    const at::Tensor dsum = y.defined() ? empty_rows_like(x) : dy;  // also the residual's
     at::Tensor dconvolution_bias;                                   // zeros
     if (context->saved_data["lacks_bias"].toBool()) {
       dconvolution_bias = at::empty({x.size(1)}, x.options());

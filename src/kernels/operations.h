@@ -15,7 +15,7 @@ namespace mnist_train::kernels {
 /// Throws Error(kRunFailed) if they cannot be compiled.
 void prepare(at::Device device);
 
-/// Uses compiled kernels on this device, or none if null.
+/// Uses the `compiled` kernels on this device, or no kernels if `compiled` is null.
 void use(at::Device device, std::unique_ptr<accelerator::KernelModule> compiled);
 
 /// Returns whether the kernels replace LibTorch's operations for tensors on this device.

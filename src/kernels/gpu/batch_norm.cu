@@ -124,9 +124,9 @@ __device__ inline void batch_norm(const RowTile<size>& tile, const T* x, const T
 }
 
 /// Writes the gradients of weights and biases. With a ReLU and no residual, `mask_from_x` is set
-/// and the sign of y is computed from x. With a ReLU and a residual, the sign is read from `y`,
-/// which is otherwise null, and the gradient after the ReLU, which is also the residual's gradient,
-/// is written to `residual_gradient`. `convolution_bias_gradient` is null unless x lacks a bias.
+/// and the sign of y is computed from x. With a ReLU and a residual, the sign is read from `y`, and
+/// g, which is also the residual's gradient, is written to `residual_gradient`; `y` is null in all
+/// other cases. `convolution_bias_gradient` is null unless x lacks a bias.
 template <class T, int size>
 __device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, const T* dy,
                                        const T* y, const float* statistics, const float* weights,
@@ -175,8 +175,7 @@ __device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, co
   if (convolution_bias_gradient != nullptr) convolution_bias_gradient[channel] = T{};
 }
 
-/// `gradients` is the gradient after the ReLU or, with `mask_from_x`, dy, to which the ReLU's mask
-/// is applied here.
+/// `gradients` is g or, with `mask_from_x`, dy, from which the ReLU's mask then yields g.
 template <class T, int size>
 __device__ inline void batch_norm_gradient(const RowTile<size>& tile, const T* x,
                                            const T* gradients, const float* statistics,

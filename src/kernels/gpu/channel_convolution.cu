@@ -7,7 +7,7 @@
 // dx is for depthwise convolutions only. Source: torch.nn.Conv2d with as many groups as input
 // channels.
 
-constexpr unsigned kTileChannels = 64;  // at most, see row_tiles.cu
+constexpr unsigned kTileChannels = 64;  // at most; see row_tiles.cu
 constexpr unsigned kMaxElements = 25;   // of a kernel
 
 /// Sizes of the images whose pixels are the rows of a RowTile, and of the images that kernels read.

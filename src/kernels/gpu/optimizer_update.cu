@@ -1,11 +1,11 @@
-// One optimizer step over flat buffers in a single pass, including the bf16 copy of the weights and
-// their moving average. For weights p, learning rate a, weight decay w and the optimizer's state:
+// One optimizer step over flat buffers in a single pass, which also updates the weights' bf16 copy
+// and moving average. For weights p, learning rate a, weight decay w and the optimizer's state:
 // SGD:   g = gradient + w * p,  m' = momentum * m + g,
 //        p' = p - a * (Nesterov ? g + momentum * m' : m')
 // Adam:  g = gradient + w * p,  m' = b1 * m + (1 - b1) * g,  v' = b2 * v + (1 - b2) * g^2,
 //        p' = p - a / (1 - b1^t) * m' / (sqrt(v') / sqrt(1 - b2^t) + epsilon)
 // AdamW: as Adam, but without w in g and with p * (1 - a * w) instead of p.
-// Then the first weights are rounded to their bf16 copy, and the exponential moving average of all
+// Then the first weights are rounded into the bf16 copy, and the exponential moving average of all
 // weights is updated: e' = e + r * (p' - e). Sources: torch.optim.SGD (dampening 0), Adam and AdamW
 // (no amsgrad); ATen's _fused_sgd_ and _fused_adam_. 1 - b^t is computed with expm1 and log1p to
 // preserve its precision.
@@ -13,8 +13,9 @@
 constexpr int kPackSize = 4;  // weights that a thread updates at once
 
 /// Buffers of an update, aligned to packs of kPackSize elements; `count` and `copy_count` are
-/// multiples of it. Null if unused: `copies` without bf16 weights, `averages` and `average_weight`
-/// without a moving average, `check` if nothing checks that the weights are finite.
+/// multiples of kPackSize. Unused buffers are null: `copies` if there are no bf16 weights,
+/// `averages` and `average_weight` if there is no moving average, and `check` if nothing checks
+/// that the weights are finite.
 struct Weights {
   float* values;
   const float* gradients;

@@ -6,7 +6,7 @@
 #define EXPORT_KERNEL(name)  // registers a kernel with the emulated grid of the tests
 #endif
 #ifndef UNROLL
-#define UNROLL _Pragma("unroll")  // the next loop, to keep the arrays that it indexes in registers
+#define UNROLL _Pragma("unroll")  // the next loop, so that its arrays can stay in registers
 #endif
 
 using int64 = long long;
@@ -62,7 +62,7 @@ __device__ inline bool is_aligned(const void* address, unsigned bytes) {
 }
 
 /// Defines a kernel per type: `define(name suffix, type, values per thread and row)`. With 16
-/// bytes, sums need fewer threads; with four values, maps of bf16 need fewer registers.
+/// bytes per row, sums need fewer threads; with four values, bf16 maps need fewer registers.
 #define FOR_EACH_TYPE(define) define(f32, float, 4) define(bf16, bf16, 8)
 #define FOR_EACH_TYPE_BY_FOUR(define) define(f32, float, 4) define(bf16, bf16, 4)
 

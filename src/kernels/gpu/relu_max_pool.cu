@@ -3,7 +3,7 @@
 //     y[n,i,j,c] = max(0, max over p, q in {0, 1} of x[n,2i+p,2j+q,c] + b[c])
 // The position 2p+q of the maximum is stored: the first one in case of a tie, or 4 if none is
 // positive. NaN counts as the largest value. Sums with the bias are first rounded to the type of x,
-// as if stored.
+// as if they were stored.
 //     dx[n,2i+p,2j+q,c] = dy[n,i,j,c] at that position, 0 elsewhere
 //     db[c] = sum over n, h, w of dx
 // An odd last row or column belongs to no window: its gradient is 0. Before a flatten, y and dy are
@@ -172,7 +172,7 @@ __device__ inline void sum_over_rows(float* shared, unsigned columns, unsigned r
 
 /// A block consists of rows of threads, with one thread per group of `size` channels, so each
 /// thread keeps its channels from window to window. If there are more groups than threads, each
-/// thread processes several groups, one after another.
+/// thread processes multiple groups, one after another.
 template <class T, int size>
 __device__ inline void scatter_windows(const PoolBackward<T>& pool) {
   const PooledImages& in = pool.in;
