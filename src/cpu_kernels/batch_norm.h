@@ -76,8 +76,8 @@ class BlockedBatchNorm {
 
   const BatchNormTensors& tensors() const { return tensors_; }
 
-  /// Begins the statistics of a batch, which is added in `parts` parts. Squares are summed around
-  /// the mean of `pixel`, an arbitrary pixel of block 0, to preserve precision.
+  /// Begins the statistics of a batch, which is added in `parts` parts. To preserve precision,
+  /// squares are taken around the mean of `pixel`, an arbitrary pixel of block 0.
   void begin_statistics(std::int64_t parts, const Element* pixel) {
     part_sums_.assign(parts * 2 * channels_, 0);
     const PixelRange one_pixel{1, shape_.channels, batch_.images_in(0)};

@@ -57,7 +57,7 @@ struct RowListener {
       on_part;
 };
 
-inline constexpr std::int64_t kTileBytes = 48 << 10;  // for a depthwise tile's inputs; an L1 cache
+inline constexpr std::int64_t kTileBytes = 48 << 10;  // of a depthwise tile's inputs: an L1 cache
 inline constexpr std::int64_t kPanelPair = 2;         // panels computed at once with AMX
 inline constexpr std::int64_t kPanelsPerPass = 16;    // packed, then multiplied while cached
 
@@ -105,7 +105,7 @@ inline std::int64_t winograd_tiles(const ValueShape& shape) {
 /// Depends on the shape alone, so that results do not depend on the batch size.
 template <class Element>
 bool should_use_winograd(const ConvolutionShape& s, bool backward) {
-  constexpr std::int64_t kMinTiles = 9;  // fewer do not pay for the larger weights
+  constexpr std::int64_t kMinTiles = 9;  // fewer do not make up for the larger weights
   constexpr double kTransforms = 100;    // cost per tile and channel, in products
   constexpr double kMinGain = 1.1;
   const auto is_square = [](const Extent& extent, std::int64_t size) {

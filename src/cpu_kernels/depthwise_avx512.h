@@ -181,7 +181,8 @@ void sum_depthwise(const GatherView& view, const BatchOperands<Element>& operand
   }
 }
 
-/// Adds the products of one word of T output gradients with its inputs to the lanes of its weights.
+/// Multiplies one word of T output gradients by its inputs, and adds the products to the lanes of
+/// its weights.
 template <class Element, int T>
 [[gnu::always_inline]] inline void add_word_products(const TileTaps<Element>& taps,
                                                      const Element* in,
@@ -204,7 +205,7 @@ template <class Element, int T>
       });
 }
 
-/// Like add_word_products, for several words in row y; gradients of the tile start at `gradient`.
+/// Like add_word_products, for multiple words in row y; the tile's gradients start at `gradient`.
 template <int T, class Element>
 void add_tile_products(const GatherView& view, std::int64_t word_begin, std::int64_t word_end,
                        std::int64_t y, const DepthwiseTile& tile, const Element* in,

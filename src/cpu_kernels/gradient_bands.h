@@ -68,8 +68,8 @@ inline WeightGradientView tile_view(const WeightGradientView& direct) {
   return view;
 }
 
-/// Returns the band of transformed tiles for a laid-out band of one block, which they follow in
-/// scratch memory.
+/// Returns the band of transformed tiles for `source`, a laid-out band of one block. In scratch
+/// memory, the tiles follow the factors of `source`.
 inline GradientBand tile_band(const ConvolutionShape& s, const GradientBand& source) {
   constexpr std::int64_t kLine = 16;  // floats; keeps positions from mapping to few cache sets
   constexpr std::int64_t kSlack = kSlackBytes / sizeof(float);

@@ -131,7 +131,7 @@ struct GraphNode {
   float limit = kNoLimit;  // upper limit of the ReLU after a batch norm
 };
 
-/// A network as a list of nodes in forward order. Adjacent layers are fused as it is built:
+/// A network as a list of nodes in forward order. Adjacent layers are fused as the graph is built:
 ///
 ///   Graph graph({1, 28, 28});
 ///   Value x = graph.add(ConvolutionNode{shape}, graph.input());
@@ -188,7 +188,7 @@ class Graph {
     return append(SumNode{}, in, shape_of(in), residual);
   }
 
-  /// Declares that several nodes read this value, so no further layers are fused into its node.
+  /// Declares that multiple nodes read this value, so no further layers are fused into its node.
   void share(Value value) { is_shared_[value] = true; }
 
   const std::vector<GraphNode>& nodes() const { return nodes_; }

@@ -49,7 +49,7 @@ class Arena {
     std::ranges::find(reused_, offset, &ReusedPart::offset)->in_use = false;
   }
   void allocate() {
-    // calloc does not write to fresh pages, so each is first touched by the thread that uses it.
+    // calloc does not write to fresh pages, so each page is first touched by a thread that uses it.
     const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), 1);
     std::size_t space = bytes + kPage;
     memory_.reset(std::calloc(1, space));
@@ -340,7 +340,7 @@ class GraphExecutor {
     });
   }
 
-  /// Also accumulates the statistics of `next`, the batch norm that follows, unless null.
+  /// Unless `next`, the batch norm that follows, is null, also accumulates its statistics.
   void convolve(State& state, BlockedBatchNorm<Element>* next) {
     const GraphNode& node = state.node;
     const ValueShape& out = graph_.shape_of(node.out);

@@ -38,8 +38,8 @@ constexpr std::int64_t words(std::int64_t channels) {
   return ceil_divide(channels, kDepth<Element>);
 }
 
-/// Bytes after the last block of activations that kernels may read and ignore. They must contain
-/// finite numbers.
+/// Number of bytes after the last block of activations. Kernels may read these bytes, although they
+/// ignore the values, which must be finite numbers.
 inline constexpr std::int64_t kSlackBytes = std::int64_t{16} * 128;
 
 /// Shape of a layer's images.
@@ -66,8 +66,8 @@ struct Extent {
   std::int64_t height, width;
 };
 
-/// A convolution. Its weights are [out][kernel.height][kernel.width][in] (PyTorch's channels_last);
-/// depthwise, it has one input channel per output channel.
+/// A convolution. Its weights are [out][kernel.height][kernel.width][in] (PyTorch's channels_last).
+/// In a depthwise convolution, each output channel has one input channel.
 struct ConvolutionShape {
   ValueShape in, out;
   Extent kernel;
@@ -345,9 +345,8 @@ struct NormalizeGradientOperands {
   Element* residual;  // receives g unless null; may alias dy
 };
 
-/// Constants of the dropout hash: Chris Wellons's lowbias32
-/// (https://nullprogram.com/blog/2018/07/31/) of the element's index times kIndexFactor plus one
-/// key, XORed with another key.
+/// Constants of the dropout hash: h(index * kIndexFactor + low key) XOR high key, where `index` is
+/// the element's and h is Chris Wellons's lowbias32 (https://nullprogram.com/blog/2018/07/31/).
 inline constexpr std::uint32_t kIndexFactor = 0x9e3779b1;
 inline constexpr std::uint32_t kHashFactor1 = 0x7feb352d;
 inline constexpr std::uint32_t kHashFactor2 = 0x846ca68b;

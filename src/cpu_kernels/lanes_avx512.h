@@ -245,8 +245,8 @@ inline void store_channels(__m512i words, Bf16Bits* to, std::int64_t channels) {
   _mm512_mask_storeu_epi16(to, first_elements(channels), words);
 }
 
-/// Loads a word for each of up to 16 adjacent columns. A word's channels are `step` elements apart;
-/// only `channels` are left, and missing ones are read as zeros.
+/// Loads a word for each of up to 16 adjacent columns. A word's channels are `step` elements apart.
+/// `channels` is the number of channels left; missing ones are read as zeros.
 inline __m512i load_columns(const float* from, std::int64_t /*step*/, std::int64_t columns,
                             std::int64_t channels) {
   return _mm512_maskz_loadu_epi32(channels > 0 ? first_lanes(columns) : __mmask16{0}, from);
@@ -293,8 +293,8 @@ void multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sums), "i"(A), "i"(B));
 }
 
-/// Configures the registers for its lifetime: 0 to 3 hold sums, 4 and 5 hold rows of the first
-/// factor, and 6 and 7 hold pairs of the second factor.
+/// Keeps the registers configured during the object's lifetime: 0 to 3 hold sums, 4 and 5 hold rows
+/// of the first factor, and 6 and 7 hold pairs of the second factor.
 class Registers {
  public:
   Registers() {

@@ -80,7 +80,7 @@ void sum_channels(const PixelRange& range, const Add& add, double* sums) {
   }
 }
 
-/// Returns x minus its channels' means, zero in lanes outside the mask.
+/// Returns x minus its channels' means, or zeros in lanes outside the mask.
 template <class Element>
 [[gnu::always_inline]] inline Values<Element> centre(const Values<Element>& x, const float* mean,
                                                      __mmask16 mask = 0xffff) {

@@ -169,10 +169,10 @@ struct GradientTile {
   }
 };
 
-/// Words of images to sum over, without those of padding images only.
+/// Numbers of image words to sum over, excluding words that contain only padding images.
 struct PixelWords {
-  std::int64_t others;
-  std::int64_t last;  // for the last pixel
+  std::int64_t others;  // for each pixel but the last
+  std::int64_t last;    // for the last pixel
 };
 
 /// AMX sums of A x 16 outputs and B x 16 columns. They remain in registers for a whole band.

@@ -21,7 +21,7 @@ inline void transform_weights(const __m512 (&taps)[3], __m512* to, std::int64_t 
   to[2 * step] = outer - middle;
   to[3 * step] = taps[2];
 }
-/// Transforms 3x3 taps, each a block, into 4x4 positions; `reversed` starts with the last tap.
+/// Transforms 3x3 taps, each a block, into 4x4 positions, starting with the last tap if `reversed`.
 inline void transform_weights(const Block* taps, std::int64_t channel, bool reversed, __m512* to) {
   const auto tap = [&](int i) { return _mm512_castsi512_ps(taps[reversed ? 8 - i : i][channel]); };
   __m512 rows[kTileRows * 3];
