@@ -1,5 +1,6 @@
 #include <curl/curl.h>
 #include <signal.h>
+#include <spdlog/fmt/fmt.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -201,7 +202,7 @@ std::string transfer(const std::string& url, const fs::path& part,
     std::string problem = download(url, part, file.bytes + kContainerBytes);
     const bool may_resume = size_of(part) > before && attempt < kMaxAttempts;
     if (problem.empty() || !may_resume) return problem;
-    say(url + ": " + problem);
+    say(fmt::format("{}: {}", url, problem));
   }
 }
 
