@@ -53,7 +53,7 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"data":{"format":"lmdb","train_per_process":["a",{"images":"b","labels":"c"}],"test":"d"}})",
        "f:1:46: /data/train_per_process: expected a path; only idx has a separate labels file"},
       {R"({"data":{"format":"cifar","train":{"images":"b","labels":"c"},"test":"d"}})",
-       "f:1:27: /data/train: expected a path; only idx has a separate labels file"},
+       "f:1:35: /data/train: expected a path; only idx has a separate labels file"},
       {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","validation":0.1}})",
        "f:1:76: /data/validation: cannot be used with train_per_process; set data.test"},
       {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","limit_train":9}})",
