@@ -210,12 +210,13 @@ void run_preview(Worker& worker) {
   }
   const auto planes = worker.communicator.gather_text(preview.planes);
   const auto facts = worker.communicator.gather_text(json_text(ordered_json(preview.facts)));
+  if (!worker.is_rank0()) return;
   std::vector<RankPreview> previews(planes.size(), preview);
   for (std::size_t rank = 0; rank < previews.size(); ++rank) {
     previews[rank].planes = planes[rank];
     previews[rank].facts = ordered_json::parse(facts[rank]).get<std::vector<ordered_json>>();
   }
-  if (worker.is_rank0()) write_page(worker, previews);
+  write_page(worker, previews);
 }
 
 }  // namespace mnist_train::app

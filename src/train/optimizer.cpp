@@ -279,14 +279,16 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
                        const at::Tensor& check) {
   if (clips() && !clip_gradients(check)) return false;
   const bool has_kernel = kernels::are_used(parameters_.values().device());
-  const auto sum = updates_on_host() ? averager.deferred_sum() : comm::DeferredSum{};
+  const bool on_host = updates_on_host();
+  const at::Tensor typed_rates = has_kernel ? rates.to(at::kFloat) : rates;
+  const auto sum = on_host ? averager.deferred_sum() : comm::DeferredSum{};
   bool finite = true;
   for (const UpdateSpan& span : spans_) {
-    kernels::WeightUpdate update = update_of(span, has_kernel ? rates.to(at::kFloat) : rates);
+    kernels::WeightUpdate update = update_of(span, typed_rates);
     update.check = check;
     if (has_kernel) {
       kernels::update_weights(update, span.rule);
-    } else if (updates_on_host()) {
+    } else if (on_host) {
       const std::int64_t first = span.slice.begin - slice_.begin;
       finite = update_on_host(update, span.rule, sum, first) && finite;
     } else {

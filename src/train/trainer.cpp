@@ -60,10 +60,10 @@ ShardLayout shard_layout(const settings::TrainOptions& options, const BatchParti
   const bool one_shard =
       partition.shards() == communicator.world_size() && options.gradient_accumulation_steps == 1;
   const auto strategy = options.gradient_averaging.strategy;
-  const bool defers_sum =
+  const bool takes_bf16 =
       device.is_cpu() &&
       (communicator.alone() || strategy == settings::AveragingStrategy::kSharedMemory);
-  return {comm::SummationTree(partition.begins()), communicator.rank(), defers_sum && one_shard};
+  return {comm::SummationTree(partition.begins()), communicator.rank(), takes_bf16 && one_shard};
 }
 
 }  // namespace
