@@ -22,6 +22,12 @@ namespace {
 
 constexpr std::uintmax_t kMaxImageBytes = std::uintmax_t{1} << 30;  // of one image file
 
+/// Returns why a file's size cannot be read. For special files, std::filesystem says only that the
+/// operation is not supported.
+std::string size_problem(const std::error_code& error) {
+  return error == std::errc::not_supported ? "not a regular file" : error.message();
+}
+
 /// Returns whether a name is valid UTF-8 without control characters.
 bool is_plain_text(std::string_view name) {
   while (!name.empty()) {
@@ -198,7 +204,7 @@ class ImageFolder : public PictureFiles {
     if (is_picture && !found.is_folder && !error) found.size = entry.file_size(error);
     if (error) {
       if (!is_hidden) {
-        bad_.add(display_path(relative / found.name) + ": cannot be read: " + error.message());
+        bad_.add(display_path(relative / found.name) + ": cannot be read: " + size_problem(error));
       }
       return;
     }
@@ -444,7 +450,7 @@ class ImageList : public PictureFiles {
     const std::uintmax_t size = fs::file_size(folder_ / path, error);
     std::string problem;
     if (error) {
-      problem = ": " + error.message();
+      problem = ": " + size_problem(error);
     } else {
       const auto class_number = static_cast<std::int32_t>(
           label_numbers_.try_emplace(label, label_numbers_.size()).first->second);
