@@ -17,18 +17,19 @@ bool uses_amx() {
   return kDepth<Element> == 2 && cpu_features().amx_bf16;
 }
 
-/// Returns the number of rows of sums to compute at once: a multiple of kDepth, at most 14, that
-/// minimises the total cost of computing all rows and of loading the other factor for each panel.
-/// With AMX, the rows fill a register.
+/// Returns the number of rows of sums to compute at once: a multiple of kDepth that minimises the
+/// total cost of computing all rows and of loading the other factor, of `vectors` vectors, for each
+/// panel. With AMX, the rows fill a register.
 template <class Element>
-std::int64_t choose_panel_rows(std::int64_t rows, bool uses_amx) {
+std::int64_t choose_panel_rows(std::int64_t rows, std::int64_t vectors, bool uses_amx) {
   if (uses_amx) return kAmxWords;
   constexpr std::int64_t kLoads = 2;  // cost of loading the other factor, in rows
   const auto cost = [&](std::int64_t panel_rows) {
     return ceil_divide(rows, panel_rows) * (panel_rows + kLoads);
   };
   std::int64_t best = kDepth<Element>;
-  for (std::int64_t panel_rows = best; panel_rows <= 14; panel_rows += kDepth<Element>) {
+  for (std::int64_t panel_rows = best; panel_rows <= max_panel_rows(vectors);
+       panel_rows += kDepth<Element>) {
     if (cost(panel_rows) <= cost(best)) best = panel_rows;
   }
   return best;
@@ -48,9 +49,13 @@ WeightGradientView gradient_view(const ConvolutionShape& shape, bool uses_winogr
   constexpr std::int64_t kMaxImageColumns = 12;
   view.image_lanes = kDepth<Element> == 1 && view.merges_columns &&
                      shape.kernel.width * view.column_stride <= kMaxImageColumns;
-  view.panel_rows = view.image_lanes
-                        ? kImageGradientRows
-                        : choose_panel_rows<Element>(shape.out.channels, view.uses_amx);
+  const std::int64_t vectors = (view.merges_columns ? view.columns : view.column_stride) / kLanes;
+  // Single vectors keep too few sums in registers, so three are better than two and one.
+  const bool takes_three = !view.uses_amx && vectors % 2 == 1 && vectors % 3 == 0;
+  view.tile_vectors = takes_three ? 3 : std::min<std::int64_t>(vectors, 2);
+  view.panel_rows = view.image_lanes ? kImageGradientRows
+                                     : choose_panel_rows<Element>(shape.out.channels,
+                                                                  view.tile_vectors, view.uses_amx);
   view.rows = round_up(shape.out.channels, view.panel_rows);
   return view;
 }

@@ -210,6 +210,13 @@ struct GradientBand {
   std::int64_t blocks() const { return block_end - block_begin; }
 };
 
+/// Returns the maximum number of rows of one to three vectors of sums that the 32 registers can
+/// hold, together with factors.
+constexpr std::int64_t max_panel_rows(std::int64_t vectors) {
+  constexpr std::int64_t kMax[] = {16, 14, 8};
+  return kMax[vectors - 1];
+}
+
 inline constexpr std::int64_t kImageGradientRows = 4;  // rows of sums if vectors hold images
 
 /// Layout of the weight gradient, as sums [kernel row][output][column]. Column kx * column_stride +
@@ -221,6 +228,7 @@ struct WeightGradientView {
   bool merges_columns;         // vectors may span several kernel columns
   std::int64_t column_stride;  // columns per kernel column
   std::int64_t columns;        // per row of sums
+  std::int64_t tile_vectors;   // maximum number of vectors of columns computed at once
   std::int64_t panel_rows;     // rows of sums computed at once
   std::int64_t rows;           // rows of sums per kernel row
 

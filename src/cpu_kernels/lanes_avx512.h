@@ -122,25 +122,30 @@ inline __mmask16 first_lanes(std::int64_t count) {
 /// 16 rows of 16 words.
 using Block = __m512i[kLanes];
 
-inline void transpose(Block& rows) {
-  __m512i t[kLanes];
-  for (std::int64_t i = 0; i < 8; ++i) {
+/// Transposes in registers, so loops must be unrolled.
+[[gnu::always_inline]] inline void transpose(Block& rows) {
+  Block t;
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
     t[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
     t[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
   }
-  for (std::int64_t i = 0; i < 4; ++i) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
     rows[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
     rows[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
     rows[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
     rows[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
   }
-  for (std::int64_t i = 0; i < 4; ++i) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
     t[i] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0x88);
     t[i + 4] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0xdd);
     t[i + 8] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0x88);
     t[i + 12] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0xdd);
   }
-  for (std::int64_t i = 0; i < 4; ++i) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
     rows[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
     rows[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
     rows[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
@@ -148,8 +153,8 @@ inline void transpose(Block& rows) {
   }
 }
 
-/// Maximum number of rows of two vectors of sums, which take 28 of the 32 registers.
-inline constexpr int kMaxRows = 14;
+/// Maximum number of rows of two vectors of sums.
+inline constexpr int kMaxRows = static_cast<int>(max_panel_rows(kVectors));
 
 /// Factors of a product: word k of row m of `a` is at a + m * a_row + k * a_step; the vectors of
 /// `b` for word k are at b + k * b_step.
@@ -168,9 +173,9 @@ template <int M, int V>
 struct RegisterSums {
   template <class Action>
   [[gnu::always_inline]] void for_each(const Action& action) {
-#pragma GCC unroll 14
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 2
+#pragma GCC unroll 3
       for (int v = 0; v < V; ++v) action(m, v, rows[m][v]);
     }
   }
@@ -189,16 +194,16 @@ struct RegisterSums {
     using Vector = decltype(factors(f.b));
     for (; count > 0; --count, f.a += f.a_step, f.b += f.b_step) {
       Vector b[V];
-#pragma GCC unroll 2
+#pragma GCC unroll 3
       for (int v = 0; v < V; ++v) {
         const Element* const from = f.b + v * kVectorSize<Element>;
         b[v] = factors(from);
         __builtin_prefetch(from + kPrefetchDistance * f.b_step);
       }
-#pragma GCC unroll 14
+#pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         const Vector a = factor(f.a + m * f.a_row);
-#pragma GCC unroll 2
+#pragma GCC unroll 3
         for (int v = 0; v < V; ++v) rows[m][v] = add_products(rows[m][v], a, b[v]);
       }
     }

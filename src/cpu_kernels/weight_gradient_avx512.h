@@ -67,7 +67,9 @@ void transpose_row(const ConvolutionShape& s, const GradientBand& band, const El
       for (int half = 0; half < kImageWords<Element> / kLanes; ++half) {
         Block block = {};
         const Element* const channels_begin = from + channel * kImages;
-        for (std::int64_t i = 0; i < count; i += kDepth<Element>) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; i += kDepth<Element>) {
+          if (i >= count) break;
           if constexpr (kDepth<Element> == 2) {
             splitter.split(channels_begin + i * kImages, block[i], block[i + 1]);
           } else {
@@ -77,6 +79,7 @@ void transpose_row(const ConvolutionShape& s, const GradientBand& band, const El
         transpose(block);
         Element* const dest = to + (band.left + x) * band.b_pixel + channel * kDepth<Element> +
                               half * kLanes * band.b_word;
+#pragma GCC unroll 16
         for (int i = 0; i < kLanes; ++i) {
           _mm512_mask_storeu_epi32(dest + i * band.b_word, first_lanes(count), block[i]);
         }
@@ -356,9 +359,9 @@ template <class Gradient, class Element>
   gradient.finish();
 }
 
-/// Computes one or two vectors of columns with the kind of registers that the view specifies.
+/// Computes one to three vectors of columns with the kind of registers that the view specifies.
 template <class Element>
-void dispatch_tile(const GradientTile<Element>& tile, int vectors) {
+void dispatch_tile(const GradientTile<Element>& tile, std::int64_t vectors) {
   const WeightGradientView& view = tile.band.view;
   if constexpr (kDepth<Element> == 1) {
     if (view.image_lanes) return add_tile<ImageGradient>(tile);
@@ -367,9 +370,10 @@ void dispatch_tile(const GradientTile<Element>& tile, int vectors) {
       with_constant<1, 1, 2>(vectors, [&]<int B>() { add_tile<AmxGradient<Element, A, B>>(tile); });
     });
   }
-  with_constant<kDepth<Element>, kDepth<Element>, kMaxRows>(view.panel_rows, [&]<int M>() {
-    with_constant<1, 1, 2>(vectors,
-                           [&]<int V>() { add_tile<RegisterGradient<Element, M, V>>(tile); });
+  with_constant<1, 1, 3>(vectors, [&]<int V>() {
+    constexpr int kDepthOfWords = kDepth<Element>;
+    with_constant<kDepthOfWords, kDepthOfWords, max_panel_rows(V)>(
+        view.panel_rows, [&]<int M>() { add_tile<RegisterGradient<Element, M, V>>(tile); });
   });
 }
 
@@ -394,10 +398,10 @@ void add_tile_rows(const GradientTile<Element>& first, std::int64_t rows) {
     }
     for (std::int64_t i = 0; i < rows; ++i) {
       GradientTile<Element> tile = row_tile;
-      for (std::int64_t remaining = columns; remaining > 0; remaining -= 2 * kLanes) {
-        dispatch_tile(tile, remaining > kLanes ? 2 : 1);
-        tile.b += 2 * kLanes * kDepth<Element>;
-        tile.column += 2 * kLanes;
+      for (std::int64_t left = columns / kLanes; left > 0; left -= view.tile_vectors) {
+        dispatch_tile(tile, smaller(left, view.tile_vectors));
+        tile.b += view.tile_vectors * kLanes * kDepth<Element>;
+        tile.column += view.tile_vectors * kLanes;
       }
       row_tile.row += view.tile_rows();
       row_tile.a += view.tile_rows() * kImages;
