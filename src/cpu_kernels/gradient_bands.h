@@ -23,7 +23,7 @@ bool uses_amx() {
 template <class Element>
 std::int64_t choose_panel_rows(std::int64_t rows, std::int64_t vectors, bool uses_amx) {
   if (uses_amx) return kAmxWords;
-  constexpr std::int64_t kLoads = 2;  // cost of loading the other factor, in rows
+  constexpr std::int64_t kLoads = 1;  // cost of loading the other factor, in rows
   const auto cost = [&](std::int64_t panel_rows) {
     return ceil_divide(rows, panel_rows) * (panel_rows + kLoads);
   };
