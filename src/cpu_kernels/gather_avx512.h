@@ -135,14 +135,17 @@ class Packer {
   void load(std::int64_t row, std::int64_t channel, std::int64_t tap, Block& block) const {
     const std::int64_t rows = smaller(view_.panel_rows, view_.out.channels - row);
     const std::int64_t channels = view_.in.channels - channel;
-    for (std::int64_t i = 0; i < kLanes; ++i) {
-      if (!view_.backward) {
-        block[i] = i < rows ? load_channels(weight(row + i, channel, tap), channels)
-                            : _mm512_setzero_si512();
-      } else {
-        const Element* const from = weight(row, channel + i * kD, tap);
-        for (int d = 0; d < kD; ++d) __builtin_prefetch(from + (kLanes * kD + d) * channel_, 0, 2);
-        block[i] = load_columns(from, channel_, rows, channels - i * kD);
+    const Element* from = weight(row, channel, tap);
+    if (view_.backward) {
+      const std::int64_t step = channel_;
+      for (std::int64_t i = 0; i < kLanes; ++i, from += kD * step) {
+        for (int d = 0; d < kD; ++d) __builtin_prefetch(from + (kLanes * kD + d) * step, 0, 2);
+        block[i] = load_columns(from, step, rows, channels - i * kD);
+      }
+    } else {
+      const std::int64_t step = row_;
+      for (std::int64_t i = 0; i < kLanes; ++i, from += step) {
+        block[i] = i < rows ? load_channels(from, channels) : _mm512_setzero_si512();
       }
     }
     if (view_.backward == view_.uses_amx) transpose(block);
@@ -154,9 +157,11 @@ class Packer {
 
   void store(const Block& block, std::int64_t count, std::int64_t position, Element* panel) const {
     if (!view_.uses_amx) {
-      for (std::int64_t k = 0; k < count; ++k) {
-        _mm512_mask_storeu_epi32(panel + (position + k) * view_.panel_rows * kD,
-                                 first_lanes(view_.panel_rows), block[k]);
+      const std::int64_t step = view_.panel_rows * kD;
+      const __mmask16 rows = first_lanes(view_.panel_rows);
+      Element* to = panel + position * step;
+      for (std::int64_t k = 0; k < count; ++k, to += step) {
+        _mm512_mask_storeu_epi32(to, rows, block[k]);
       }
       return;
     }

@@ -234,6 +234,11 @@ class RegisterGradient {
   }
   void finish() {
     float* const total = tile_.sums();
+    if (is_empty_) {
+      RegisterSums<M, V> sums;
+      sums.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
+      sums.store(band_sums_, kWidth);
+    }
     if (!tile_.band.part.overwrites) {
       RegisterSums<M, V> sums;
       sums.load(total, tile_.sums_step());
@@ -249,15 +254,19 @@ class RegisterGradient {
   static constexpr std::int64_t kPixels = 8;
   static constexpr std::int64_t kWidth = V * kLanes;
 
-  void add(RegisterSums<M, V>& sums) {
-    sums.for_each([&](int m, int v, __m512& sum) {
-      float* const dest = band_sums_ + m * kWidth + v * kLanes;
-      _mm512_storeu_ps(dest, _mm512_loadu_ps(dest) + sum);
-    });
+  [[gnu::always_inline]] void add(RegisterSums<M, V>& sums) {
+    if (!is_empty_) {
+      sums.for_each([&](int m, int v, __m512& sum) {
+        sum = _mm512_loadu_ps(band_sums_ + m * kWidth + v * kLanes) + sum;
+      });
+    }
+    is_empty_ = false;
+    sums.store(band_sums_, kWidth);
   }
 
   const GradientTile<Element>& tile_;
-  alignas(64) float band_sums_[M * kWidth] = {};
+  bool is_empty_ = true;  // no sums yet
+  alignas(64) float band_sums_[M * kWidth];
 };
 
 /// Sums of 4 outputs and up to 16 columns in vectors of images. Registers accumulate a row of

@@ -227,5 +227,17 @@ TEST_CASE("convolutions that multiply by panels of weights match sums in fp64") 
   }
 }
 
+/// Tiles of one, two and three vectors of columns; three only if 3 divides an odd number of
+/// vectors.
+TEST_CASE("weight gradients match sums in fp64 for any number of outputs and vectors") {
+  for (const std::int64_t vectors : {1, 2, 3, 5}) {
+    for (std::int64_t outputs = 1; outputs <= 17; ++outputs) {
+      const ConvolutionShape shape{{16, 2, 6}, {outputs, 2, 7 - vectors}, {1, vectors}};
+      const auto seed = static_cast<std::uint32_t>(200 + 20 * vectors + outputs);
+      check(shape, 33, seed, /*integers=*/outputs % 2 == 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mnist_train::cpu_kernels
