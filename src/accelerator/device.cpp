@@ -37,7 +37,7 @@ void record(c10::Event& event, at::Device device) {
 
 }  // namespace
 
-void show_waits_on(launch::RankStatus* status) { waiting_status = status; }
+void report_waits_to(launch::RankStatus* status) { waiting_status = status; }
 
 void wait_until(const std::function<bool()>& has_reached) {
   constexpr double kSpin_s = 50e-6;  // before the first sleep, which takes at least as long

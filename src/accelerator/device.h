@@ -55,29 +55,29 @@ class KernelModule {
                       std::span<const KernelArgument> arguments) = 0;
 };
 
-/// Sets, for the whole process, the status in which `wait_until`, `synchronize` and `to_host` show
-/// that they are waiting for the GPU; null hides the waits. These functions have no timeout, even
-/// if the GPU does not respond or a captured collective waits for a lost rank: the watcher of the
-/// status (the launcher or a thread of this rank) ends the process.
-void show_waits_on(launch::RankStatus* status);
+/// Sets the status in which `wait_until`, `synchronize` and `to_host`, on any thread, report that
+/// they are waiting for the GPU; null hides the waits. These functions have no timeout: if the GPU
+/// hangs or a captured collective waits for a lost rank, the watcher of the status (the launcher or
+/// a thread of this rank) ends the process.
+void report_waits_to(launch::RankStatus* status);
 
-/// Returns once `has_reached` reports that the device has reached a point in its work.
+/// Polls `has_reached` until it reports that the device has reached a certain point in its work.
 void wait_until(const std::function<bool()>& has_reached);
 
 /// Returns once the device has finished all work of this thread; on a CPU, immediately.
 void synchronize(at::Device device);
 
-/// Keeps the host from running more than a few steps or batches ahead of its GPU. If the device
-/// hangs, its queue fills up and the next launch blocks without showing in the status. The host
-/// must therefore reach a wait that does show (see `show_waits_on`) before the queue is full.
+/// Keeps the host from running more than a few steps or batches ahead of its GPU. If the GPU hangs,
+/// its queue fills up and the next launch blocks, which the status does not show. The host must
+/// therefore reach a wait that is shown (see `report_waits_to`) before the queue is full.
 class RunAheadLimit {
  public:
   /// The host gets at most 2 * `steps` steps ahead, and waits only if it is more than `steps`
   /// ahead.
   RunAheadLimit(at::Device device, int steps);
 
-  /// Counts a launched step. After every `steps` steps, waits until the GPU has reached the host's
-  /// position of `steps` steps earlier. No-op on a CPU.
+  /// Counts a launched step. After every `steps` steps, waits until the GPU has reached the point
+  /// at which the host was `steps` steps ago. No-op on a CPU.
   void step_launched();
 
  private:

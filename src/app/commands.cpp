@@ -39,9 +39,9 @@ std::string class_of(const torch::nn::Module& module) {
   return base_name.ends_with("Impl") ? base_name.substr(0, base_name.size() - 4) : base_name;
 }
 
-/// Returns the names of the classes that the job's checkpoint was trained on, by number: those of
-/// the named data set, the checkpoint or the run's dataset.json; empty if there are none. Warns if
-/// they are unknown.
+/// Returns the names of the classes that the job's checkpoint was trained on, in label order. They
+/// come from the named data set, the checkpoint or the run's dataset.json. Returns an empty list if
+/// the classes have no names; warns if the names are unknown.
 std::vector<std::string> class_names_of(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   if (!options.format) return settings::named_dataset(*options.dataset).class_names;
@@ -68,12 +68,12 @@ std::shared_ptr<models::Model> make_model_with_weights(Worker& worker,
   return model;
 }
 
-/// Returns the batches of a set. `like`: the images that the model was trained on.
+/// Returns a source of batches of the set. `like`: a set with the shape of the training images.
 std::unique_ptr<loader::BatchSource> batches_of(Worker& worker, data::ImageSet set,
                                                 const data::ImageSet& like) {
   return loader::make_batch_source(
       std::move(set), settings::effective_normalize(worker.config.data, like.channels),
-      worker.device(), at::kFloat, make_augmenter(worker, like, /*exchanges=*/false));
+      worker.device(), at::kFloat, make_augmenter(worker, like, /*mixes_across_ranks=*/false));
 }
 
 /// Returns how pictures are converted to the network's input. Classes without names are numbered.
@@ -91,7 +91,7 @@ interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& im
           std::move(names)};
 }
 
-/// Writes the config's network with the checkpoint's weights, which must match it.
+/// Exports the config's network, with the checkpoint's weights (ONNX) or without them (Python).
 void export_network(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   const data::ImageSet images = image_shape(worker);
@@ -114,8 +114,8 @@ void export_network(Worker& worker) {
   write_file_atomically(worker.job.export_path, content, ExitCode::kCheckpoint);
 }
 
-/// Decodes the files into a set whose labels are all 0. `like`: the images that the model was
-/// trained on. `problems[i]` receives the reason if file i cannot be read as an image.
+/// Decodes the files into a set whose labels are all 0. `like`: a set with the shape of the
+/// training images. `problems[i]` receives the reason if file i cannot be read as an image.
 data::ImageSet decode(std::span<const std::string> files, const data::ImageGeometry& geometry,
                       const data::ImageSet& like, std::vector<std::string>& problems) {
   using Samples = std::pair<std::vector<std::uint8_t>, std::vector<std::uint16_t>>;
@@ -139,7 +139,7 @@ data::ImageSet decode(std::span<const std::string> files, const data::ImageGeome
   return set;
 }
 
-/// Prints a line for each image of the range. `files`: their names; "" for those to leave out.
+/// Prints a line for each image of the range. `files`: their names; images named "" are skipped.
 void print_predictions(const Worker& worker, models::Model& model, loader::BatchSource& source,
                        const data::Range& range, const std::vector<std::string>& files,
                        const std::vector<std::string>& class_names) {
@@ -158,8 +158,8 @@ void print_predictions(const Worker& worker, models::Model& model, loader::Batch
   print_text(text);
 }
 
-/// Warns about the inverted images, if any. `count`: the number of all images; `trained`: the mean
-/// brightness of those that the model was trained on.
+/// Warns about the inverted images, if any. `count`: the total number of images; `trained`: the
+/// mean brightness of the training images.
 void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
   if (inverted.empty()) return;
   const bool dark = trained < 0.5;
@@ -341,7 +341,7 @@ void run_predictions(Worker& worker) {
   const auto batch_size = static_cast<std::size_t>(worker.config.train.test_batch_size);
   const auto trained = settings::trained_brightness(worker.config.data);
   data::ImageGeometry geometry{like.channels, like.height, like.width, true, true};
-  data::prepare_pictures(geometry, worker.config.data);
+  data::set_decode_options(geometry, worker.config.data);
   std::vector<std::string> inverted;
   std::vector<std::string> unusable;  // one line per file that is not an image
   for (std::size_t begin = 0; begin < files.size(); begin += batch_size) {

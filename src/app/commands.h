@@ -26,9 +26,9 @@ void run_evaluation(Worker& worker);
 /// cannot express the network.
 void run_export(Worker& worker);
 
-/// Prints the modules of an external network with their parameters and totals, but not the shapes
-/// between them, which only the network's code determines. Throws Error(kConfig) if the network
-/// cannot be used, and Error(kData).
+/// Prints the modules of an external network with their parameters and totals, but not their output
+/// shapes, which only the network's code determines. Throws Error(kConfig) if the network cannot be
+/// used, and Error(kData) if the size of the images cannot be determined.
 void run_description(Worker& worker);
 
 /// In one process, classifies image files, or the test set as in an evaluation, and prints `file`,
@@ -41,7 +41,7 @@ void run_predictions(Worker& worker);
 /// per rank; rank 0 writes the PNG file and prints a description of it. Collective. Throws Error.
 void run_preview(Worker& worker);
 
-/// Prints a config for a folder of pictures, and the reasons for it on standard error. Throws
+/// Prints a config for a folder of pictures, and the reasons for it to standard error. Throws
 /// Error(kData) if the folder cannot be trained on, and Error(kCheckpoint) if the weights are not
 /// those of a published network.
 void run_init(Worker& worker);
@@ -59,13 +59,13 @@ struct PictureFolder {
   std::vector<std::string> class_names{};
   std::vector<std::int64_t> class_sizes{};  // in pictures
   data::PictureSurvey survey{};
-  std::optional<std::filesystem::path> validation{};  // not used: data.validation is a fraction
+  std::optional<std::filesystem::path> validation{};  // ignored: data.validation is a fraction
   std::string warning{};  // "" unless the class folders look like splits
 };
 
-/// Lists a folder and surveys its pictures. Subfolders such as `train` and `Test_Set` are sets,
-/// and other subfolders are classes. Throws Error(kData) unless there are pictures of at least two
-/// classes.
+/// Lists a folder and surveys its pictures. Subfolders such as `train` and `Test_Set` are the sets;
+/// if there are none, each subfolder is a class. Throws Error(kData) unless there are pictures of
+/// at least two classes.
 PictureFolder open_picture_folder(const std::filesystem::path& folder);
 
 /// A weight file to start from.
@@ -104,7 +104,7 @@ struct PreviewPage {
 
 /// Returns the factor by which small images are enlarged so that people can recognise their
 /// content. The factor is lower if there are so many images that the picture would become huge.
-std::int64_t comfortable_scale(const std::vector<RankPreview>& previews);
+std::int64_t default_scale(const std::vector<RankPreview>& previews);
 
 /// Returns the class names of a rank's images, or the class numbers if there are no names, arranged
 /// like its grid.

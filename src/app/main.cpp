@@ -36,7 +36,7 @@ std::string with_origin(const std::string& message, const Worker& worker) {
   return message;
 }
 
-/// LibTorch's messages are long, so only the log contains them in full.
+/// Returns the report for an error. LibTorch's messages are long, so only the log has them in full.
 launch::FailureReport report_of(const std::exception& error, Worker* worker) {
   const launch::Phase phase = phase_of(worker);
   launch::FailureReport failure = launch::report_for(error, phase);
@@ -55,9 +55,9 @@ launch::FailureReport report_of(const std::exception& error, Worker* worker) {
   return failure;
 }
 
-/// Adds which ranks did not respond and whether the kernel killed a process of this host, because
-/// other launchers see neither.
-void name_lost_ranks(const std::exception& error, Worker* worker, launch::FailureReport& failure) {
+/// Adds to the message which ranks did not respond and whether the kernel killed a process of this
+/// host, because other launchers detect neither.
+void add_lost_ranks(const std::exception& error, Worker* worker, launch::FailureReport& failure) {
   if (worker == nullptr || !failure.is_victim) return;
   for (const int rank : worker->communicator.silent_ranks(comm::is_timeout(error))) {
     failure.message += fmt::format("; rank {} did not respond", rank);
@@ -82,7 +82,7 @@ std::string process_text(const launch::FailureReport& failure, Worker* worker) {
 std::string end_run_folder(const Worker& worker, const launch::FailureReport& failure,
                            bool is_mistake) {
   if (is_mistake && !report::holds_run(worker.run_folder)) {
-    report::discard_run_folder(worker.run_folder, worker.job.made_folders);
+    report::discard_run_folder(worker.run_folder, worker.job.created_folders);
     return "";
   }
   report::record_end(worker.run_folder / report::files::kSummary, "failed", failure.message);
@@ -104,7 +104,7 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
     (void)write_all(launch::kFailureFd, text.data(), text.size());
     return failure.code;
   }
-  name_lost_ranks(error, worker, failure);
+  add_lost_ranks(error, worker, failure);
   const bool is_mistake =
       !failure.is_victim && launch::is_user_error(failure.code, phase_of(worker));
   std::string block = "mnist-train failed: " + (is_mistake ? "" : process_text(failure, worker)) +
@@ -117,10 +117,10 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
   return failure.code;
 }
 
-Worker* ending_worker = nullptr;  // null until it has started
+Worker* current_worker = nullptr;  // null until it has started
 
 [[noreturn]] void end_with(const std::exception& error) {
-  ::_exit(static_cast<int>(report_failure(error, ending_worker)));
+  ::_exit(static_cast<int>(report_failure(error, current_worker)));
 }
 
 /// Terminate handler: NCCL's watchdog throws on its own thread, where nothing can catch it.
@@ -135,19 +135,19 @@ Worker* ending_worker = nullptr;  // null until it has started
 }
 
 [[noreturn]] void end_without_progress(double seconds) {
-  const launch::Wait wait = ending_worker->status().wait;
+  const launch::Wait wait = current_worker->status().wait;
   std::string message = fmt::format("no progress for {:.0f} s (launch.hang_timeout_s)", seconds);
   if (wait != launch::Wait::kNothing) {
     message = fmt::format("waiting for {} timed out: {}", launch::wait_name(wait), message);
   }
   if (wait == launch::Wait::kNothing || wait == launch::Wait::kDevice) {
-    message += ": its GPU no longer responds, or a rank that it waits for is lost or hangs";
+    message += ": the GPU has stopped responding, or a rank that it waits for has died or hung";
   }
   end_with(PeerError(message));
 }
 
-/// Under our launcher, leaves the detection of hangs to it. Other launchers do not see whether a
-/// rank makes progress; under these, starts a thread that detects hangs.
+/// Starts a thread that detects hangs. Returns null if our own launcher does so instead; other
+/// launchers do not see whether a rank makes progress.
 std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
   const bool launcher_watches = launch::was_handed_over("status");
   // Under another launcher, keep NCCL's timeout, because NCCL's watchdog also logs the collective
@@ -161,7 +161,7 @@ std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
 }
 
 ExitCode run(Worker& worker) {
-  ending_worker = &worker;
+  current_worker = &worker;
   const auto progress_watch = watch_progress(worker);
   if (worker.placement.backend == "nccl") std::set_terminate(report_and_end);
   using launch::Command;
@@ -179,8 +179,8 @@ ExitCode run(Worker& worker) {
 
 }  // namespace mnist_train::app
 
-/// Replaces the C library's function for LibTorch and its libraries, few of which handle a failure
-/// to start a thread: pthreadpool waits for the thread forever, OpenMP calls exit, others abort.
+/// Overrides the C library's function, because few of LibTorch's libraries handle a failure to
+/// start a thread: pthreadpool waits for the thread forever, OpenMP calls exit, others abort.
 extern "C" __attribute__((visibility("default"))) int pthread_create(
     pthread_t* thread, const pthread_attr_t* attributes, void* (*work)(void*),
     void* argument) noexcept {
@@ -212,7 +212,7 @@ int main(int, char** arguments) {
   } catch (const std::exception& error) {
     code = app::report_failure(error, worker.get());
   }
-  // Nothing is left to save, and tearing down LibTorch's threads while peers are gone can hang.
+  // Nothing is left to save, and tearing down LibTorch's threads once peers have exited can hang.
   spdlog::shutdown();
   ::_exit(static_cast<int>(code));
 }

@@ -130,7 +130,7 @@ class Draft {
     } else {
       data_["validation"] = 0.1;
       because(
-          "data.validation: a tenth of the rest chooses the best epoch, instead of the test set{}",
+          "data.validation: a tenth of the other pictures is held out to choose the best epoch{}",
           unused);
     }
     data_["on_bad_sample"] = "skip";
@@ -197,7 +197,7 @@ class Draft {
             survey_.gray ? "grayscale pictures suggest characters, which must not be mirrored"
             : are_characters
                 ? "class names of one or two letters suggest characters, which must not be mirrored"
-                : "pictures may be mirrored, shifted and lit differently");
+                : "pictures are randomly mirrored, shifted and changed in brightness");
     Json crop{{"name", "random_crop"},
               {"padding", std::max<std::int64_t>(std::min(height_, width_) / 12, 1)}};
     Json rotation{{"name", "rotate"}, {"degrees", 10}};
@@ -224,7 +224,7 @@ class Draft {
   /// small.
   void choose_network() {
     constexpr std::int64_t kSmallSide = 4;
-    constexpr std::int64_t kLargeSide = 48;  // from here on, a stride in the first layer saves time
+    constexpr std::int64_t kLargeSide = 48;  // from this size on, a strided first layer saves time
     constexpr std::size_t kMaxStages = 4;
     Json layers = Json::array();
     std::int64_t channels = 32;
@@ -290,7 +290,7 @@ class Draft {
   const PictureFolder& pictures_;
   const data::PictureSurvey& survey_;
   const std::optional<InitialWeights>& weights_;
-  // Numbers of pictures: in total, and of the smallest and the largest class.
+  // Numbers of pictures: in total, in the smallest class and in the largest class.
   std::int64_t count_ = std::reduce(pictures_.class_sizes.begin(), pictures_.class_sizes.end());
   std::int64_t smallest_ = std::ranges::min(pictures_.class_sizes);
   std::int64_t largest_ = std::ranges::max(pictures_.class_sizes);

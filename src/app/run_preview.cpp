@@ -65,7 +65,7 @@ std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions&
           static_cast<std::size_t>(bytes.numel())};
 }
 
-/// Appends a batch to the preview. `samples`: sample indices, of which the first are the batch's.
+/// Appends a batch to the preview. `samples`: sample indices, beginning with those of the batch.
 void append(RankPreview& preview, loader::Batch batch, std::span<const std::int64_t> samples,
             const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
   for (at::Tensor* part : batch.tensors()) {
@@ -92,7 +92,7 @@ void append(RankPreview& preview, loader::Batch batch, std::span<const std::int6
   }
 }
 
-/// Returns the text for a terminal: the size and the classes of the images.
+/// Returns the size and the classes of the images as text for a terminal.
 std::string summary_of(const std::vector<RankPreview>& previews, const std::string& output,
                        std::int64_t scale) {
   std::int64_t images = 0;
@@ -110,7 +110,7 @@ std::string summary_of(const std::vector<RankPreview>& previews, const std::stri
 }
 
 void write_page(const Worker& worker, const std::vector<RankPreview>& previews) {
-  const std::int64_t scale = worker.job.scale > 0 ? worker.job.scale : comfortable_scale(previews);
+  const std::int64_t scale = worker.job.scale > 0 ? worker.job.scale : default_scale(previews);
   const PreviewPage page = draw_page(previews, scale);
   const std::string output = worker.job.export_path.string();
   write_file_atomically(output, imaging::encode_png(page.picture), ExitCode::kRunFailed);
@@ -143,7 +143,7 @@ std::string classes_text(const RankPreview& preview) {
   return text;
 }
 
-std::int64_t comfortable_scale(const std::vector<RankPreview>& previews) {
+std::int64_t default_scale(const std::vector<RankPreview>& previews) {
   constexpr std::int64_t kComfortableSide = 96;  // longer side of an enlarged image, in pixels
   constexpr std::int64_t kMaxPageWidth = 4096;   // maximum width of the page, in pixels
   const std::int64_t side = std::max(previews.front().height, previews.front().width);
@@ -190,7 +190,7 @@ void run_preview(Worker& worker) {
   const auto normalize = settings::effective_normalize(config.data, dataset.train.channels);
   const auto images =
       loader::make_batch_source(dataset.train, normalize, worker.device(), at::kFloat,
-                                make_augmenter(worker, dataset.train, /*exchanges=*/true));
+                                make_augmenter(worker, dataset.train, /*mixes_across_ranks=*/true));
   const auto split = train::make_batch_partition(
       {settings::Split::kEven, dataset.train_parts, config.train.shards}, worker.communicator,
       worker.device());

@@ -17,7 +17,7 @@ namespace files = report::files;
 
 namespace {
 
-constexpr double kRefreshFraction = 0.01;     // maximum fraction of the run's time
+constexpr double kRefreshFraction = 0.01;     // maximum fraction of the run's time for refreshes
 constexpr double kRefreshAllowance_s = 0.25;  // extra time, so that short runs refresh every epoch
 constexpr double kRefreshInterval_s = 20;     // between refreshes within an epoch
 
@@ -47,9 +47,9 @@ report::Histogram histogram_of(const at::Tensor& tensor) {
   return histogram;
 }
 
-/// Returns histograms of the finite values of every parameter ("weights/conv1.weight") and of its
-/// gradient in the last step ("gradients/…"), which `Trainer::all_gather_gradients` must have
-/// completed.
+/// Returns histograms of every parameter ("weights/conv1.weight") and of its gradient in the last
+/// step ("gradients/…"), without values that are not finite. `Trainer::all_gather_gradients` must
+/// have been called after that step.
 std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
     const train::Trainer& trainer) {
   const at::NoGradGuard no_grad;
@@ -75,7 +75,7 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   setup.epochs = std::max(worker.config.train.epochs, trainer.progress().last_epoch());
   setup.max_steps = worker.config.train.max_steps;
   setup.best_by = worker.config.checkpoint.best_by;
-  setup.has_head = worker.job.has_table_head;
+  setup.header_printed = worker.job.has_table_head;
   setup.has_class_weights = worker.config.train.class_weights.has_value();
   return setup;
 }
@@ -99,7 +99,7 @@ void print_run_result(const Worker& worker, const report::Summary& summary) {
     best = fmt::format(
         ", {}{:.2f} % in epoch {}{}", uses_accuracy ? "best " : "",
         100 * *summary.best_test_accuracy, summary.best_epoch.value_or(0),
-        uses_accuracy ? "" : fmt::format(", the best by {}", report::words_for(best_by)));
+        uses_accuracy ? "" : fmt::format(", the best by {}", report::display_name(best_by)));
   }
   const std::string result =
       fmt::format("finished: test accuracy {:.2f} %{}; {:.1f} s; {}",
@@ -167,7 +167,7 @@ void add_progress(report::Summary& summary, const std::string& status, const Wor
   }
 }
 
-/// Returns the state of the run at this start. `resumed_from`: see ResumedRun::path.
+/// Returns the state in which the run starts or resumes. `resumed_from`: see ResumedRun::path.
 report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& trainer,
                            const std::string& resumed_from) {
   const train::Progress& progress = trainer.progress();
@@ -244,7 +244,7 @@ report::EpochRecord epoch_record(const train::Progress& progress, const Evaluati
   return record;
 }
 
-/// Returns the predictions with their labels, but without images and files.
+/// Returns the predictions with their labels, but without images and file names.
 std::vector<report::Prediction> rows_of(const std::vector<eval::SamplePrediction>& predictions,
                                         const data::ImageSet& images) {
   std::vector<report::Prediction> rows;
@@ -299,7 +299,7 @@ void RunRecorder::begin(const ResumedRun& resumed) {
   add_progress(summary_, "running", worker_, dataset_, trainer_);
   const report::RunStart start = run_start(dataset_, trainer_, resumed.path.string());
   for_each_sink([&](report::Sink& sink) { sink.begin(start, summary_); });
-  if (!worker_.config.output) report::point_latest_at(folder);
+  if (!worker_.config.output) report::update_latest_link(folder);
 }
 
 template <class Call>
@@ -309,9 +309,9 @@ void RunRecorder::for_each_sink(const Call& call) {
       try {
         call(*sink);
       } catch (const Error& error) {
-        const char* name = sink->dispensable();
+        const char* name = sink->optional_output();
         if (name == nullptr) throw;
-        const bool is_first = warned_of_.insert(name).second;
+        const bool is_first = failed_sinks_.insert(name).second;
         if (is_first) spdlog::warn("{}; the run continues without {}", error.what(), name);
       }
     }
@@ -453,7 +453,7 @@ void RunRecorder::finish() {
   end("finished");
   if (!worker_.is_rank0()) return;
   fs::path page;
-  if (worker_.config.report.html && !warned_of_.contains("its report")) {
+  if (worker_.config.report.html && !failed_sinks_.contains("its report")) {
     page = worker_.run_folder / files::kPage;
   }
   if (summary_.ended_by != "epochs") {

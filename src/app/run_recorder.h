@@ -17,9 +17,9 @@
 
 namespace mnist_train::app {
 
-/// Saves the training state: as checkpoints, which rank 0 takes and a thread writes while training
-/// continues, and as snapshots in the memory of our own launcher, from which a run that lost a
-/// process restarts. Without snapshots (`launch.max_restarts` is 0, or another launcher is used),
+/// Saves the training state: as checkpoints, which a thread of rank 0 writes while training
+/// continues, and as snapshots in our own launcher's memory, from which a run that lost a process
+/// restarts. If there are no snapshots (`launch.max_restarts` is 0, or another launcher is used),
 /// the snapshot methods do nothing. All ranks must call each method at the same points. All
 /// references must outlive this object. `positions`: the lengths of the append-only files, on rank
 /// 0.
@@ -32,7 +32,7 @@ class StateSaver {
   /// Decides, on rank 0, whether a snapshot is due after the next collective.
   void plan_snapshot();
   /// Returns, after that collective, whether a snapshot is due.
-  bool is_snapshot_due() { return memory_ && memory_->is_planned(++moment_); }
+  bool is_snapshot_due() { return memory_ && memory_->is_planned(++snapshot_point_); }
   /// Restores rank 0's trainer from the newest snapshot, if an earlier attempt left one at least as
   /// new as the newest checkpoint. Also writes a checkpoint that the lost process did not finish.
   std::optional<checkpoint::SnapshotFacts> restore_snapshot();
@@ -45,7 +45,7 @@ class StateSaver {
   bool is_checkpoint_due_after_step() const;
   /// Returns whether the config requires a checkpoint after the epoch that has just been recorded.
   bool is_checkpoint_due_after_epoch() const;
-  /// Finds out, on rank 0 of a resumed run, whether its best checkpoint is an extra one.
+  /// On rank 0 of a resumed run, notes whether its best checkpoint is an extra one (`extra_step_`).
   void note_resumed();
 
   /// Takes a snapshot and, if `is_checkpoint`, a checkpoint. Throws like `save_checkpoint`.
@@ -57,7 +57,7 @@ class StateSaver {
   void check() { writer_.check(); }
   /// Waits until the last checkpoint is on disk. Throws Error(kCheckpoint).
   void wait();
-  /// Returns for how long training has waited for checkpoints since the last call, in seconds.
+  /// Returns how many seconds training has waited for checkpoints since the last call.
   double take_seconds() { return std::exchange(seconds_, 0); }
 
  private:
@@ -71,10 +71,10 @@ class StateSaver {
   const data::Dataset& dataset_;
   train::Trainer& trainer_;
   std::optional<checkpoint::SnapshotMemory> memory_;
-  std::int64_t moment_ = 0;
+  std::int64_t snapshot_point_ = 0;
   double snapshot_taken_s_ = 0;
   int snapshots_ = 0;          // taken by this process
-  double min_snapshot_s_ = 0;  // shortest time of a snapshot; 0: none was timed
+  double min_snapshot_s_ = 0;  // shortest time that a snapshot took; 0: none was timed
   checkpoint::CheckpointWriter writer_;
   std::int64_t saved_step_ = -1;
   std::int64_t extra_step_ = -1;  // of a checkpoint saved only because it is the best so far
@@ -85,7 +85,7 @@ class StateSaver {
 struct ResumedRun {
   std::filesystem::path path;  // of the checkpoint; "memory": a snapshot; empty: a fresh start
   checkpoint::RunFacts facts;  // the checkpoint's; for a snapshot only the file lengths
-  bool is_finished = false;    // the run was complete before this command
+  bool is_finished = false;    // the run had finished before this command
 };
 
 /// On rank 0 of a new run with `model.weights`, returns a model with these weights; otherwise,
@@ -130,8 +130,8 @@ class RunRecorder {
   /// the page and the summary from time to time.
   void record_steps();
   void epoch_finished(const Evaluations& evaluations);
-  /// Updates the page and the summary, unless such updates have already taken more than their share
-  /// of the run's time.
+  /// Updates the page and the summary, unless updates have already taken more than their share of
+  /// the run's time.
   void refresh_report();
   /// Returns the lengths of the append-only files, for a checkpoint. If the run ended within an
   /// epoch, they exclude that epoch's record, which a longer run writes again.
@@ -155,8 +155,8 @@ class RunRecorder {
   train::Trainer& trainer_;
   StateSaver& saver_;
   std::vector<std::unique_ptr<report::Sink>> sinks_;
-  std::set<std::string> warned_of_;  // dispensable sinks that failed
-  std::int64_t log_interval_;        // steps
+  std::set<std::string> failed_sinks_;  // by `optional_output`
+  std::int64_t log_interval_;           // steps
   report::Summary summary_;
   std::vector<std::string> images_;  // of the predictions, the same after every epoch
   double begin_s_;

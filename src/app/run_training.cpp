@@ -41,7 +41,7 @@ bool trains_in_bfloat16(const Worker& worker) {
 /// Loads the data set for this rank's device, in the training precision. Collective.
 RunImages load_images(Worker& worker, const data::Dataset& dataset) {
   const auto normalize = settings::effective_normalize(worker.config.data, dataset.train.channels);
-  const auto augmenter = make_augmenter(worker, dataset.train, /*exchanges=*/true);
+  const auto augmenter = make_augmenter(worker, dataset.train, /*mixes_across_ranks=*/true);
   const auto load = [&](const data::ImageSet& images, at::ScalarType type) {
     return loader::make_batch_source(images, normalize, worker.device(), type, augmenter);
   };
@@ -158,7 +158,7 @@ bool train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
     }
   }
   synchronize();
-  // On CPUs each rank may have summed only its own slice of the gradients, during the update.
+  // On CPUs, each rank may have summed only its own slice of the gradients during the update.
   if (worker.config.report.histograms) trainer.all_gather_gradients();
   return !must_stop(trainer);
 }

@@ -17,7 +17,7 @@ namespace files = report::files;
 namespace {
 
 constexpr double kSnapshotInterval_s = 0.05;  // minimum time between snapshots
-constexpr double kSnapshotFraction = 0.004;   // maximum fraction of the time spent on snapshots
+constexpr double kSnapshotFraction = 0.004;   // maximum fraction of time to spend on snapshots
 constexpr int kUntimedSnapshots = 7;          // the first ones include memory allocation
 
 checkpoint::CheckpointFolder checkpoints_of(const Worker& worker) {
@@ -70,15 +70,15 @@ std::optional<settings::RunConfig> saved_config(const std::string& source,
   }
 }
 
-/// Warns if settings have changed, and if a new length of the run changes all learning rates.
+/// Warns if settings have changed, and if a different run length changes all learning rates.
 void warn_of_new_settings(const settings::RunConfig& saved, const settings::RunConfig& config) {
   if (const auto differences = settings::config_differences(saved, config); !differences.empty()) {
     spdlog::warn("the run resumes with different settings: {}", fmt::join(differences, "; "));
   }
   const char* name = train::name_if_length_dependent(config.train.schedule.name);
-  const bool has_moved =
+  const bool length_changed =
       saved.train.epochs != config.train.epochs || saved.train.max_steps != config.train.max_steps;
-  if (name == nullptr || !has_moved) return;
+  if (name == nullptr || !length_changed) return;
   spdlog::warn(
       "the run's length and thus its learning rates have changed: schedule {} spans the whole run",
       name);
@@ -142,7 +142,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   checkpoint::restore(trainer, found.file, source);
   const train::Progress& progress = trainer.progress();
   spdlog::info("resuming from {}: epoch {}, step {}", source, progress.epoch + 1, progress.step);
-  if (const auto later = checkpoints_of(worker).set_aside_later_than(progress.step); later > 0) {
+  if (const auto later = checkpoints_of(worker).abandon_later_than(progress.step); later > 0) {
     spdlog::warn("moved {}, which this run replaces, to {}", counted(later, "later checkpoint"),
                  (worker.run_folder / files::kCheckpoints / "abandoned").string());
   }
@@ -165,7 +165,7 @@ void truncate_results(const Worker& worker, const std::vector<double>& accuracie
     fs::remove(worker.run_folder / files::kPredictions, ignored);
     fs::remove(worker.run_folder / files::kMistakes, ignored);
     const fs::path model_file = worker.run_folder / worker.config.model_file;
-    if (path_exists(model_file)) checkpoints_of(worker).set_aside(model_file);
+    if (path_exists(model_file)) checkpoints_of(worker).abandon(model_file);
   }
   if (accuracies.empty()) {
     fs::remove(list, ignored);
@@ -270,7 +270,7 @@ void StateSaver::plan_snapshot() {
   if (!memory_ || !worker_.is_rank0()) return;
   if (!worker_.device().is_cpu()) return;  // hosts run ahead of their GPUs by different amounts
   const double interval_s = std::max(kSnapshotInterval_s, min_snapshot_s_ / kSnapshotFraction);
-  if (monotonic_seconds() - snapshot_taken_s_ >= interval_s) memory_->plan(moment_ + 1);
+  if (monotonic_seconds() - snapshot_taken_s_ >= interval_s) memory_->plan(snapshot_point_ + 1);
 }
 
 std::optional<checkpoint::SnapshotFacts> StateSaver::restore_snapshot() {

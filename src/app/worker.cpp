@@ -32,7 +32,7 @@ namespace {
 std::atomic<int> recorded_signal = 0;
 std::atomic<bool> recording = false;
 
-/// Receives stop signals for as long as the process lives.
+/// Handles stop signals until the process exits.
 [[noreturn]] void handle_stop_signals(bool trains) {
   const sigset_t signals = launch::stop_signal_set();
   while (true) {
@@ -46,8 +46,8 @@ std::atomic<bool> recording = false;
 }
 
 /// Makes the signals of launch::stop_signals terminate the process immediately, with the exit codes
-/// of a stopped run, because there is nothing to save yet. If the process `trains`, SIGUSR1, which
-/// asks the run to stop and resume later, takes effect only after `record_stop_signals`.
+/// of a stopped run, because there is nothing to save yet. If `trains` is set, SIGUSR1, which asks
+/// the run to stop and resume later, takes effect only after `record_stop_signals`.
 void end_on_stop_signals(bool trains) {
   // Shells start background processes with SIGINT ignored, but a SIGINT sent to them is deliberate.
   for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
@@ -67,7 +67,7 @@ launch::WorkerIdentity detect_identity() {
   auto identity = launch::identity_from_environment().value_or(launch::WorkerIdentity{});
   if (launch::was_handed_over("status")) {
     identity.launcher = launch::LauncherKind::kBuiltIn;
-    identity.decided_by = "mnist-train's own launcher";
+    identity.detected_from = "mnist-train's own launcher";
   }
   return identity;
 }
@@ -92,7 +92,7 @@ void set_up_log(const Worker& worker) {
       "{}",
       identity.rank, identity.world_size, identity.local_rank, identity.local_world_size,
       identity.master_address, identity.master_port, identity.store_prefix,
-      identity.restart_count + 1, identity.decided_by);
+      identity.restart_count + 1, identity.detected_from);
 }
 
 /// Logs LibTorch's own warnings only at debug level, because they contain stack traces and would
@@ -158,7 +158,7 @@ void take_gpu(Worker& worker, const std::vector<int>& allowed, const launch::Gpu
                   placement.backend);
   }
   accelerator::cuda_module().set_device(placement.device_index);
-  accelerator::show_waits_on(&worker.status());
+  accelerator::report_waits_to(&worker.status());
 }
 
 comm::Communicator connect(Worker& worker) {
@@ -259,10 +259,10 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   if (!launch::was_handed_over("dataset")) {
     return data::DatasetReader(options, splits, worker.job.dataset_record).read();
   }
-  // Decoding may take a long time; if the launcher exits in the meantime, the pipe closes.
+  // While the launcher decodes, waiting counts as progress; the wait ends if the launcher exits.
   const bool decodes = options.is_encoded();
-  // The launcher itself kills ranks that make no progress, and does not count time during which
-  // the whole job was suspended.
+  // Effectively no timeout, because the launcher kills ranks that make no progress, without
+  // counting time during which the whole job was suspended.
   constexpr std::chrono::hours kTimeout(24 * 7);
   std::int64_t waited = 0;
   return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, kTimeout, [&] {
@@ -315,7 +315,7 @@ std::unique_ptr<Worker> start_worker() {
   } catch (const std::exception&) {
     // No other rank knows the folder yet. Our own launcher discards it itself.
     if (!launch::was_handed_over("failure")) {
-      report::discard_run_folder(job.run_folder, job.made_folders);
+      report::discard_run_folder(job.run_folder, job.created_folders);
     }
     throw;
   }
@@ -358,7 +358,7 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
     warn_of_single_class(dataset, worker.config.data);
   }
   if (std::ranges::any_of(dataset.train_parts, [](std::int64_t count) { return count <= 0; })) {
-    throw Error(ExitCode::kData, "data.train_per_process: a set has no usable samples");
+    throw Error(ExitCode::kData, "data.train_per_process: one of the sets has no usable samples");
   }
   return dataset;
 }
@@ -381,27 +381,29 @@ data::ImageSet image_shape(const Worker& worker) {
 }
 
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
-                                                  const data::ImageSet& images, bool exchanges) {
+                                                  const data::ImageSet& images,
+                                                  bool mixes_across_ranks) {
   if (worker.config.data.augment.empty()) return nullptr;
   const settings::AugmentList list = settings::list_for_images(
       worker.config.data.augment, images.channels, worker.config.data.background);
-  const bool is_global = exchanges && settings::mixing_scope(list) == settings::MixupScope::kGlobal;
+  const bool is_global =
+      mixes_across_ranks && settings::mixing_scope(list) == settings::MixupScope::kGlobal;
   loader::ReceiveFromNext receive;
   const std::int64_t shards = worker.config.train.shards.value_or(worker.communicator.world_size());
-  const bool takes_partners = is_global && worker.config.train.shards && shards > 1;
+  const bool gathers_partners = is_global && worker.config.train.shards && shards > 1;
   if (is_global && shards == 1) {
     spdlog::warn(
         "{} with scope global mixes samples across processes or shards, but this run has one "
         "process and one shard: samples are not mixed",
         settings::find<settings::MixupOptions>(list) != nullptr ? "mixup" : "cutmix");
-  } else if (is_global && !takes_partners) {
+  } else if (is_global && !gathers_partners) {
     receive = [&communicator = worker.communicator](const at::Tensor& local, std::int64_t count) {
       return communicator.receive_from_next(local, count);
     };
   }
   return std::make_shared<loader::Augmenter>(list, settings::ImageSize{images.height, images.width},
                                              worker.config.train.seed, worker.device(),
-                                             std::move(receive), takes_partners);
+                                             std::move(receive), gathers_partners);
 }
 
 network::ImageShape model_input(const settings::RunConfig& config, const data::ImageSet& images) {

@@ -32,8 +32,8 @@ struct Worker {
   bool is_rank0() const { return identity.rank == 0; }
   at::Device device() const;
   launch::RankStatus& status() { return board.of(identity.local_rank); }
-  /// Reports a phase other than training. `batch`: the batch of an evaluation; in other phases, a
-  /// counter that grows as work is done.
+  /// Reports a phase other than training. `batch`: the batch number in an evaluation; in other
+  /// phases, a counter that grows as work is done.
   void enter(launch::Phase phase, std::int64_t batch = 0) {
     launch::update(status(), phase, 0, 0, batch);
   }
@@ -77,9 +77,11 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::k
 data::ImageSet image_shape(const Worker& worker);
 
 /// Returns the config's `data.augment` for images of this size; null if the list is empty.
-/// `exchanges`: whether global mixup receives samples from other ranks or shards, as in training.
+/// `mixes_across_ranks`: whether global mixup receives samples from other ranks or shards, as in
+/// training.
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
-                                                  const data::ImageSet& images, bool exchanges);
+                                                  const data::ImageSet& images,
+                                                  bool mixes_across_ranks);
 
 /// Returns the shape of the model's input for these images, after `data.augment`.
 network::ImageShape model_input(const settings::RunConfig& config, const data::ImageSet& images);

@@ -20,7 +20,7 @@ inline double fraction_of(std::int64_t part, std::int64_t whole) {
 }
 
 /// Sample counts of one class.
-struct ClassFigures {
+struct ClassMetrics {
   std::int64_t samples = 0;
   std::int64_t predicted = 0;  // samples predicted as the class
   std::int64_t correct = 0;    // true positives
@@ -44,7 +44,7 @@ struct ClassCounts {
   std::int64_t classes() const { return std::ssize(samples); }
   std::int64_t total() const { return std::reduce(samples.begin(), samples.end()); }
   std::int64_t total_correct() const { return std::reduce(correct.begin(), correct.end()); }
-  ClassFigures of(std::int64_t label) const {
+  ClassMetrics of(std::int64_t label) const {
     const auto at = static_cast<std::size_t>(label);
     return {samples[at], predicted[at], correct[at]};
   }
@@ -71,7 +71,7 @@ inline ClassCounts count_by_class(std::vector<std::int64_t> confusion, std::int6
 }
 
 /// Metrics of an evaluation.
-struct EvaluationFigures {
+struct EvaluationMetrics {
   double loss = 0;               // mean negative log-likelihood
   double accuracy = 0;           // fraction of samples whose label has the largest logit
   double balanced_accuracy = 0;  // mean accuracy per class, over the classes with samples

@@ -348,7 +348,7 @@ FileLock take_file_lock(int fd, bool wait) {
   } while (result != 0 && errno == EINTR);
   const int reason = errno;
   if (result != 0 && reason == EWOULDBLOCK) return FileLock::kHeld;
-  // Unlike the lock from flock, this second kind of lock can be queried without being taken.
+  // Unlike the lock from flock, this second lock can be queried without being taken.
   struct flock mark = whole_file_lock(F_WRLCK);
   (void)::fcntl(fd, F_OFD_SETLK, &mark);
   errno = reason;

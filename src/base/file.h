@@ -106,7 +106,7 @@ void make_folder(const std::filesystem::path& folder, ExitCode code,
 /// Removes folders that `make_folder` created and that are empty.
 void remove_created(const std::vector<std::filesystem::path>& created);
 
-/// Returns the first of PATH, PATH-2, PATH-3, … that `accepts` returns true for.
+/// Returns the first of PATH, PATH-2, PATH-3, … for which `accepts` returns true.
 std::filesystem::path first_numbered(
     const std::filesystem::path& path,
     const std::function<bool(const std::filesystem::path&)>& accepts);
@@ -150,8 +150,8 @@ enum class FileLock {
   kUnsupported,  // by the file system; errno has the reason
 };
 
-/// Locks an open file with flock until this process and all that inherited the descriptor have
-/// closed it. Waits for another holder only if `wait` is set. Lustre mounted without `-o flock` and
+/// Locks an open file with flock until this process and all processes that inherited the descriptor
+/// have closed it. Waits for another holder only if `wait` is set. Lustre without `-o flock` and
 /// some NFS and FUSE mounts do not support flock.
 FileLock take_file_lock(int fd, bool wait = false);
 
@@ -166,8 +166,8 @@ struct FileKind {
   bool is_picture = false;  // in an unsupported format, which other programs can convert
 };
 
-/// Recognises archives, arrays, tables, databases, images, web pages, Git LFS placeholders and the
-/// like by their first bytes.
+/// Recognises archives, arrays, tables, images, weight files, web pages and Git LFS pointers by
+/// their first bytes.
 std::optional<FileKind> binary_kind(std::string_view begin);
 
 /// Like `binary_kind`, but also recognises text tables, JSON and tar archives, gzipped or not, by

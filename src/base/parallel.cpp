@@ -24,10 +24,10 @@ Function* loaded_function(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
-/// Functions for the calling thread's number of LibTorch threads; null if LibTorch is not loaded.
+/// Functions for the calling thread's LibTorch thread count; null if LibTorch is not loaded.
 struct OpenMp {
-  /// at::get_num_threads, not OpenMP's own function, because LibTorch initialises the number for a
-  /// thread at that thread's first call.
+  /// at::get_num_threads, not OpenMP's own function, because LibTorch initialises a thread's number
+  /// when the thread first calls it.
   int (*max_threads)() = loaded_function<int()>("_ZN2at15get_num_threadsEv");
   void (*set_threads)(int) = loaded_function<void(int)>("omp_set_num_threads");
   int (*in_parallel)() = loaded_function<int()>("omp_in_parallel");

@@ -16,7 +16,7 @@ namespace mnist_train {
 /// to start a thread.
 ///
 /// Replaces at::parallel_for, a template that uses threads only if this program is compiled with
-/// OpenMP and thus has an OpenMP library of its own. In addition, OpenMP's threads wait for each
+/// OpenMP, which would add a second OpenMP library. In addition, OpenMP's threads wait for each
 /// other in each call, so a descheduled one delays all others.
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& work);

@@ -47,8 +47,8 @@ inline constexpr const char* kEraseLine = "\r\x1b[J";
 /// Returns the text with every occurrence of `part` replaced. `part` must not be empty.
 std::string replaced(std::string_view text, std::string_view part, std::string_view replacement);
 
-/// Returns the text. If it is longer than `max_bytes`, truncates it so that it ends with "…" and is
-/// within that limit. Does not split UTF-8 characters.
+/// Returns the text; if longer than `max_bytes`, truncates it to that limit, including a final "…".
+/// Does not split UTF-8 characters.
 std::string shortened(std::string_view text, std::size_t max_bytes);
 
 /// Returns the name with this index, or the number itself if there is no such name.

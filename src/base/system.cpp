@@ -85,7 +85,7 @@ std::optional<double> counter(const fs::path& file, const std::string& key) {
   return number_in(value_of(file, key));
 }
 
-/// Returns this process's cgroup path in this version's hierarchy, or nothing if it has none.
+/// Returns this process's path in the cgroup hierarchy of this version, or nothing if it has none.
 std::optional<std::string> cgroup_path(const std::string& controller, int version,
                                        const fs::path& root) {
   std::ifstream file(root / "proc/self/cgroup");
@@ -287,7 +287,7 @@ std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root)
     const auto path = cgroup_path(controller, version, root);
     const fs::path top = version == 1 ? mount / controller : mount;
     if (!path || !is_folder(top)) continue;
-    // In a container, the process's cgroup may be mounted at the top although the kernel reports
+    // In a container, the process's cgroup may be mounted at the top even though the kernel reports
     // its path on the host.
     const bool is_outside = path->find("/..") != std::string::npos;  // our cgroup namespace
     fs::path below = is_outside ? fs::path() : fs::path(*path).relative_path();

@@ -57,8 +57,8 @@ std::thread start_thread(std::function<void()> work);
 /// Like `start_thread`. The future holds any exception thrown by `work`; its destructor waits.
 std::future<void> start_task(std::function<void()> work);
 
-/// Returns whether the calling thread is in one of these functions, which handle failures to start
-/// a thread.
+/// Returns whether the calling thread is inside `start_thread` or `start_task`, which throw if the
+/// thread cannot be started.
 bool is_starting_thread();
 
 /// Returns `bytes` rounded up to whole cache lines, so that consecutive blocks do not share one.
@@ -157,8 +157,8 @@ class OomKills {
  public:
   explicit OomKills(std::filesystem::path root = "/");
 
-  /// Returns the exhausted memory ("the 512 MiB that memory.max of cgroup … allows") if the kernel
-  /// killed a process since the last call or construction.
+  /// If the kernel killed a process since construction or the last call, returns which memory was
+  /// exhausted: "the 512 MiB that memory.max of cgroup … allows".
   std::optional<std::string> new_kill();
 
  private:

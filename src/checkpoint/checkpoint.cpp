@@ -298,7 +298,7 @@ NamedTensors checkpoint_weights(const TensorFile& file) {
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source) try {
   return progress_from_json(state_of(file, source).at("progress"));
 } catch (const nlohmann::json::exception& error) {
-  fail_checkpoint(source + ": the progress of its run cannot be read: " + error.what());
+  fail_checkpoint(source + ": cannot read the run's progress: " + error.what());
 }
 
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try {
@@ -312,7 +312,7 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   if (state.contains("class_names")) state["class_names"].get_to(facts.class_names);
   return facts;
 } catch (const nlohmann::json::exception& error) {
-  fail_checkpoint(source + ": its description of the run cannot be read: " + error.what());
+  fail_checkpoint(source + ": cannot read its description of the run: " + error.what());
 }
 
 void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step, bool is_extra,
@@ -338,13 +338,13 @@ void CheckpointFolder::mark_best(std::int64_t step) const {
   if (error) fs::copy_file(path_of(step), temporary, error);  // a file system without hard links
   if (!error) fs::rename(temporary, best(), error);
   std::error_code ignored;
-  fs::remove(temporary, ignored);  // left on failure, or if `best` was the same file already
+  fs::remove(temporary, ignored);  // left on failure, or if `best` was already the same file
   if (error) {
     fail_checkpoint(best().string() + ": cannot replace the best checkpoint: " + error.message());
   }
 }
 
-void CheckpointFolder::set_aside(const fs::path& file) const {
+void CheckpointFolder::abandon(const fs::path& file) const {
   const fs::path aside = folder_ / "abandoned";
   std::error_code error;
   fs::create_directories(aside, error);
@@ -355,15 +355,15 @@ void CheckpointFolder::set_aside(const fs::path& file) const {
                   aside.string() + ": " + error.message());
 }
 
-std::int64_t CheckpointFolder::set_aside_later_than(std::int64_t step) const {
+std::int64_t CheckpointFolder::abandon_later_than(std::int64_t step) const {
   std::int64_t count = 0;
   for (const std::int64_t later : saved_steps(folder_)) {
     if (later <= step) continue;
-    set_aside(path_of(later));
+    abandon(path_of(later));
     ++count;
   }
   std::error_code ignored;
-  if (fs::exists(best(), ignored) && step_of(best()) > step) set_aside(best());
+  if (fs::exists(best(), ignored) && step_of(best()) > step) abandon(best());
   return count;
 }
 
@@ -410,13 +410,13 @@ std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
     } catch (const Error& error) {
       const bool last = std::next(step) == steps.rend();
       spdlog::warn("{}; {}", error.what(),
-                   last ? "there is no earlier one" : "trying the previous one");
+                   last ? "there is no earlier checkpoint" : "trying the previous one");
       damage += std::string("\n  ") + error.what();
     }
   }
   if (steps.empty()) return std::nullopt;
   fail_checkpoint(folder.string() + ": no checkpoint can be read:" + damage +
-                  "\nmove them away to start from scratch");
+                  "\nto start from scratch, move these files elsewhere");
 }
 
 }  // namespace mnist_train::checkpoint

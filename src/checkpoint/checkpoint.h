@@ -30,11 +30,11 @@ NamedTensors model_tensors(const models::Model& model);
 /// order, as contiguous CPU copies; floating-point tensors are in fp32.
 NamedTensors state_dict(const models::Model& model);
 
-/// Lists all missing, resized and unexpected tensors, in this order. Each line begins with a
-/// newline; "" if names and shapes are the same.
+/// Lists all missing tensors, size mismatches and unexpected tensors, in this order. Each line
+/// begins with a newline; "" if names and shapes are the same.
 std::string differences(const NamedTensors& expected, const NamedTensors& found);
 
-/// Copies the value with the same name, which must exist, to each target.
+/// Copies to each target the value with the same name, which must exist.
 void copy_tensors(const NamedTensors& targets, const NamedTensors& values);
 
 /// Throws Error(kCheckpoint) naming the tensor if a parameter of the model contains NaN or
@@ -80,22 +80,22 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts);
 TensorFile read_checkpoint(const std::filesystem::path& path);
 
 /// Restores the trainer's state from a checkpoint, on this rank only. If the checkpoint's tensors
-/// or optimizer differ from the trainer's, throws Error(kCheckpoint) listing differences and
+/// or optimizer differ from the trainer's, throws Error(kCheckpoint) listing the differences and
 /// leaves the trainer unchanged. `source` names the file in messages, here and below.
 void restore(train::Trainer& trainer, const TensorFile& file, const std::string& source);
 
 /// Returns whether `snapshot` created the content of this safetensors file.
 bool is_checkpoint(const TensorFile& file);
-/// Returns the state_dict of the checkpoint's evaluated model: the EMA model if there is one, else
-/// the trained model.
+/// Returns the checkpoint's weights for evaluation: the state_dict of the EMA model if there is
+/// one, else that of the trained model.
 NamedTensors checkpoint_weights(const TensorFile& file);
 /// Throws Error(kCheckpoint).
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source);
 /// Throws Error(kCheckpoint).
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
 
-/// The folder `checkpoints/` of a run. It contains `step-<step>.safetensors` for the `keep` highest
-/// steps, and `best.safetensors`, a link to the best checkpoint.
+/// The folder `checkpoints/` of a run. It contains `step-<step>.safetensors` for the newest `keep`
+/// steps, and `best.safetensors`, a hard link to the best checkpoint or a copy of it.
 class CheckpointFolder {
  public:
   CheckpointFolder(std::filesystem::path folder, std::int64_t keep)
@@ -104,15 +104,15 @@ class CheckpointFolder {
   std::filesystem::path path_of(std::int64_t step) const { return folder_ / checkpoint_name(step); }
 
   /// Writes the checkpoint of `step`, reads it back and verifies it. Then removes the checkpoint of
-  /// step `replaced` and all but the newest `keep`; if `is_extra` is set, that of `step` is kept in
-  /// addition to these. Throws Error(kCheckpoint), leaving the earlier checkpoints in place.
+  /// step `replaced` and all but the newest `keep` checkpoints; if `is_extra` is set, keeps the new
+  /// one in addition to these. Throws Error(kCheckpoint), leaving earlier checkpoints in place.
   void save(const TensorFile& snapshot, std::int64_t step, bool is_extra = false,
             std::int64_t replaced = -1);
-  /// Moves the checkpoints of all steps after `step` into `abandoned/`, and the best one too if it
-  /// is of such a step. Returns the number of these steps. Throws Error(kCheckpoint).
-  std::int64_t set_aside_later_than(std::int64_t step) const;
+  /// Moves all checkpoints later than `step` into `abandoned/`, as well as the best one if it is
+  /// later. Returns their number, not counting the best one. Throws Error(kCheckpoint).
+  std::int64_t abandon_later_than(std::int64_t step) const;
   /// Moves a file of the run into `abandoned/`. Throws Error(kCheckpoint).
-  void set_aside(const std::filesystem::path& file) const;
+  void abandon(const std::filesystem::path& file) const;
   /// Marks the saved checkpoint of `step` as the best one. Throws Error(kCheckpoint).
   void mark_best(std::int64_t step) const;
   /// Returns the path of the best checkpoint, which need not exist.
@@ -123,8 +123,8 @@ class CheckpointFolder {
   std::int64_t keep_;
 };
 
-/// Writes checkpoints on a thread, one at a time, while training continues. The thread's error is
-/// thrown by the next call of `check`, `start` or `wait`; earlier checkpoints remain intact.
+/// Writes checkpoints on a thread, one at a time, while training continues. If the thread fails,
+/// the next call to `check`, `start` or `wait` throws its error; earlier checkpoints stay intact.
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(CheckpointFolder folder) : folder_(std::move(folder)) {}
@@ -134,7 +134,7 @@ class CheckpointWriter {
   /// Waits for the previous checkpoint, then starts saving `snapshot` as the checkpoint of `step`,
   /// and marks it as the best one if `best` is set. The other arguments are those of
   /// CheckpointFolder::save. Throws the previous checkpoint's Error(kCheckpoint). If no thread can
-  /// be started, saves the checkpoint before returning and may throw its error too.
+  /// be started, saves the checkpoint before returning, and throws if that fails.
   void start(TensorFile snapshot, std::int64_t step, bool best, bool is_extra = false,
              std::int64_t replaced = -1);
   /// Throws the thread's Error(kCheckpoint) if it has already failed. Does not wait.
@@ -162,21 +162,21 @@ struct SnapshotFacts {
   std::int64_t event_bytes = 0;    // length of the TensorBoard file; 0 if there is none
 };
 
-/// The newest training states of the ranks of one host, in an in-memory file that their launcher
-/// keeps when ranks restart: the newest two, and the newest one that is also written as a
-/// checkpoint. Each rank writes its part of the weights and optimizer state (rank 0 also writes
-/// buffers and progress) and seals it with the step. A snapshot is valid only if every rank has
-/// sealed it; if a rank is killed before it does so, the previous snapshot remains valid. Snapshots
-/// are never mapped for writing, so stray pointers cannot damage them.
+/// Snapshots of the training state of the ranks on one host, in an in-memory file that the launcher
+/// keeps across restarts: the newest two, and the newest one that is also written as a checkpoint.
+/// Each rank writes its part of the weights and optimizer state (rank 0 also writes buffers and
+/// progress) and seals it with the step. A snapshot is valid once every rank has sealed it; if a
+/// rank is killed before that, the previous snapshot remains valid. Snapshots are never mapped for
+/// writing, so stray pointers cannot damage them.
 class SnapshotMemory {
  public:
-  /// Opens the in-memory file `fd` for the trainer's tensors, and clears it if its size is not the
-  /// one that they need. Collective. Throws Error(kRunFailed).
+  /// Opens the in-memory file `fd` for the trainer's tensors, and clears it if its size does not
+  /// match them. Collective. Throws Error(kRunFailed).
   SnapshotMemory(int fd, const train::Trainer& trainer, const comm::Communicator& communicator);
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  /// On rank 0, announces that all ranks are to take a snapshot at the moment with this number.
+  /// On rank 0, plans a snapshot on all ranks; `moment` is a counter that is equal on all ranks.
   void plan(std::int64_t moment);
   /// Returns whether a snapshot is planned for this moment. There must be a collective between
   /// `plan` and this call.
@@ -190,9 +190,9 @@ class SnapshotMemory {
 
   /// Returns the steps of the snapshots that all ranks have sealed, ascending.
   std::vector<std::int64_t> steps() const;
-  /// Returns whether that snapshot was also to be written as a checkpoint.
+  /// Returns whether the snapshot of `step` was taken with `is_checkpoint` set.
   bool is_checkpoint(std::int64_t step) const;
-  /// Restores the trainer's state from that snapshot, on this rank only.
+  /// Restores the trainer's state from the snapshot of `step`, on this rank only.
   SnapshotFacts restore(train::Trainer& trainer, std::int64_t step) const;
 
  private:
@@ -213,12 +213,12 @@ class SnapshotMemory {
   std::size_t slot_bytes_;
   std::shared_ptr<std::uint8_t> head_;
   Plan* plan_ = nullptr;      // in `head_`, followed by the seals
-  int newest_slot_ = -1;      // that this process has written or found
-  int checkpoint_slot_ = -1;  // the newest one that is also a checkpoint
+  int newest_slot_ = -1;      // newest that this process has written or found
+  int checkpoint_slot_ = -1;  // newest that is also a checkpoint
 };
 
-/// Throws a ConfigKeyError that begins with `key` unless the module of the last parameter has
-/// `classes` outputs and is thus the head.
+/// Throws a ConfigKeyError that begins with `key` unless the last parameter belongs to the head, a
+/// module with `classes` outputs.
 void require_head(const char* key, const models::Model& model, std::int64_t classes);
 
 /// Loads the model's weights from a checkpoint, a safetensors file or a `.pt` file, detected from
@@ -248,8 +248,8 @@ struct KnownNetwork {
 std::optional<KnownNetwork> network_like(const NamedTensors& file,
                                          const network::ImageShape& images);
 
-/// Returns the facts about a checkpoint's run; nullopt if the file contains only weights. Throws
-/// Error(kCheckpoint).
+/// Returns the facts about the run that wrote a checkpoint; nullopt if the file contains only
+/// weights. Throws Error(kCheckpoint).
 std::optional<RunFacts> facts_of(const std::filesystem::path& path);
 
 /// Atomically writes a state_dict of contiguous CPU tensors that share no memory, as safetensors or

@@ -14,7 +14,7 @@ namespace mnist_train::checkpoint {
 namespace {
 
 constexpr std::size_t kMaxStack = 1 << 21;
-constexpr std::size_t kMaxKept = 1 << 23;  // values in the memo and in nodes together
+constexpr std::size_t kMaxKept = 1 << 23;  // values in the memo and the nodes, in total
 constexpr std::size_t kMaxTupleItems = 64;
 constexpr std::size_t kMaxDimensions = 16;
 constexpr std::size_t kMaxNameBytes = 1000;
@@ -27,13 +27,13 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
 
 struct PickleNode;
 /// A value on the interpreter's stack: an integer, a string or a node. Any other value is left
-/// empty, because tensors are described without lists, sets, bytes and other numbers.
+/// empty, because descriptions of tensors contain no lists, sets, bytes or other numbers.
 using Value = std::variant<std::monostate, std::int64_t, std::string_view, PickleNode*>;
 
 struct PickleNode {
   enum class Kind : std::uint8_t {
     kTuple,
-    kStorage,  // its items are those of its persistent ID
+    kStorage,  // its items are the parts of its persistent ID
     kGlobal,   // a class or function, which is never looked up; its items are module and name
     kObject    // a dict, or the result of a class or function; its items are keys and values
   };
@@ -113,9 +113,9 @@ struct PickleMachine {
   }
 
   void push(const Value& value) { stack.push_back(value); }
-  void push_other(std::uint64_t bytes) { take(bytes), push({}); }
+  void push_opaque(std::uint64_t bytes) { take(bytes), push({}); }
   void push_long(std::size_t size) {
-    if (size > sizeof(std::int64_t)) return push_other(size);
+    if (size > sizeof(std::int64_t)) return push_opaque(size);
     const std::string_view bytes = take(size);
     std::uint64_t number = size > 0 && (bytes[size - 1] & 0x80) != 0 ? ~std::uint64_t{0} : 0;
     std::memcpy(&number, bytes.data(), size);
@@ -238,30 +238,30 @@ struct Opcode {
 
 /// The comments are Python's names for the opcodes.
 constexpr std::array kOpcodes{
-    Opcode{'N', [](auto& m) { m.push_other(0); }},                              // NONE
-    Opcode{'\x88', [](auto& m) { m.push_other(0); }},                           // NEWTRUE
-    Opcode{'\x89', [](auto& m) { m.push_other(0); }},                           // NEWFALSE
+    Opcode{'N', [](auto& m) { m.push_opaque(0); }},                             // NONE
+    Opcode{'\x88', [](auto& m) { m.push_opaque(0); }},                          // NEWTRUE
+    Opcode{'\x89', [](auto& m) { m.push_opaque(0); }},                          // NEWFALSE
     Opcode{'K', [](auto& m) { m.push(std::int64_t{m.u8()}); }},                 // BININT1
     Opcode{'M', [](auto& m) { m.push(std::int64_t{m.u16()}); }},                // BININT2
     Opcode{'J', [](auto& m) { m.push(std::int64_t{m.i32()}); }},                // BININT
     Opcode{'\x8a', [](auto& m) { m.push_long(m.u8()); }},                       // LONG1
     Opcode{'\x8b', [](auto& m) { m.push_long(m.u32()); }},                      // LONG4
-    Opcode{'G', [](auto& m) { m.push_other(8); }},                              // BINFLOAT
+    Opcode{'G', [](auto& m) { m.push_opaque(8); }},                             // BINFLOAT
     Opcode{'X', [](auto& m) { m.push_string(m.u32()); }},                       // BINUNICODE
     Opcode{'\x8c', [](auto& m) { m.push_string(m.u8()); }},                     // SHORT_BINUNICODE
     Opcode{'\x8d', [](auto& m) { m.push_string(m.u64()); }},                    // BINUNICODE8
     Opcode{'T', [](auto& m) { m.push_string(m.u32()); }},                       // BINSTRING
     Opcode{'U', [](auto& m) { m.push_string(m.u8()); }},                        // SHORT_BINSTRING
-    Opcode{'B', [](auto& m) { m.push_other(m.u32()); }},                        // BINBYTES
-    Opcode{'C', [](auto& m) { m.push_other(m.u8()); }},                         // SHORT_BINBYTES
-    Opcode{'\x8e', [](auto& m) { m.push_other(m.u64()); }},                     // BINBYTES8
-    Opcode{'\x96', [](auto& m) { m.push_other(m.u64()); }},                     // BYTEARRAY8
-    Opcode{'\x97', [](auto& m) { m.push_other(0); }},                           // NEXT_BUFFER
-    Opcode{'\x82', [](auto& m) { m.push_other(1); }},                           // EXT1
-    Opcode{'\x83', [](auto& m) { m.push_other(2); }},                           // EXT2
-    Opcode{'\x84', [](auto& m) { m.push_other(4); }},                           // EXT4
-    Opcode{']', [](auto& m) { m.push_other(0); }},                              // EMPTY_LIST
-    Opcode{'\x8f', [](auto& m) { m.push_other(0); }},                           // EMPTY_SET
+    Opcode{'B', [](auto& m) { m.push_opaque(m.u32()); }},                       // BINBYTES
+    Opcode{'C', [](auto& m) { m.push_opaque(m.u8()); }},                        // SHORT_BINBYTES
+    Opcode{'\x8e', [](auto& m) { m.push_opaque(m.u64()); }},                    // BINBYTES8
+    Opcode{'\x96', [](auto& m) { m.push_opaque(m.u64()); }},                    // BYTEARRAY8
+    Opcode{'\x97', [](auto& m) { m.push_opaque(0); }},                          // NEXT_BUFFER
+    Opcode{'\x82', [](auto& m) { m.push_opaque(1); }},                          // EXT1
+    Opcode{'\x83', [](auto& m) { m.push_opaque(2); }},                          // EXT2
+    Opcode{'\x84', [](auto& m) { m.push_opaque(4); }},                          // EXT4
+    Opcode{']', [](auto& m) { m.push_opaque(0); }},                             // EMPTY_LIST
+    Opcode{'\x8f', [](auto& m) { m.push_opaque(0); }},                          // EMPTY_SET
     Opcode{'}', [](auto& m) { m.push_node({kObject}); }},                       // EMPTY_DICT
     Opcode{')', [](auto& m) { m.push_tuple(m.stack.size()); }},                 // EMPTY_TUPLE
     Opcode{'\x80', [](auto& m) { m.take(1); }},                                 // PROTO
@@ -315,7 +315,7 @@ std::optional<std::int64_t> count_of(const Value& value) {
   return number != nullptr && *number >= 0 ? std::optional(*number) : std::nullopt;
 }
 
-/// Returns the numbers in a shape's tuple; nothing for other values.
+/// Returns the numbers in a tuple of sizes or strides; nullopt for other values.
 std::optional<std::vector<std::int64_t>> counts_of(const Value& tuple) {
   std::vector<std::int64_t> numbers;
   const std::span<const Value> items = items_of(tuple, kTuple);
@@ -327,8 +327,8 @@ std::optional<std::vector<std::int64_t>> counts_of(const Value& tuple) {
   return numbers;
 }
 
-/// A storage, as identified by its persistent ID: "storage", storage type, record, device,
-/// elements.
+/// A storage's type and key, from its persistent ID: the tuple ("storage", type, key, device,
+/// elements).
 struct StorageId {
   const PickleNode* type = nullptr;
   std::string key;
@@ -355,7 +355,7 @@ PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   if (!storage || !offset || !sizes || !strides || sizes->size() != strides->size()) return tensor;
   tensor.storage = storage->key;
   tensor.offset = *offset;
-  // PyTorch before 0.4 stores views of storages: each view's key, offset and number of elements.
+  // PyTorch before 0.4 stored views of storages, each with a key, an offset and a size.
   const auto view = items_of(id.size() > 5 ? id[5] : Value{}, kTuple);
   const auto begin = view.size() == 3 ? count_of(view[1]) : 0;
   if (!begin || __builtin_add_overflow(tensor.offset, *begin, &tensor.offset)) return tensor;
@@ -373,7 +373,7 @@ PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
 }
 
 /// Returns the tensor that a value describes, even if it is a parameter or an instance of a
-/// subclass of torch.Tensor; nothing for other values.
+/// subclass of torch.Tensor; nullopt for other values.
 std::optional<PickledTensor> tensor_of(Value value) {
   constexpr int kMaxWrappers = 8;
   Value callee;
@@ -406,8 +406,8 @@ std::optional<PickledTensor> tensor_of(Value value) {
   }
   if (!name.starts_with("_rebuild_")) return std::nullopt;
   PickledTensor tensor;
-  tensor.problem = "is a quantized, sparse or other special tensor, which is not supported (" +
-                   excerpt(name) + ")";
+  tensor.problem = "is a quantized, sparse or otherwise special tensor (" + excerpt(name) +
+                   "), which is not supported";
   return tensor;
 }
 
@@ -487,7 +487,7 @@ std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::stri
     const auto [index, is_new] = indices.emplace(string_of(dict.items[i]), entries.size());
     if (is_new) entries.emplace_back(index->first, PickledTensor{});
     require(entries.size() <= kMaxTensors, "the state_dict has too many entries");
-    // As in Python, the last value of a key is used.
+    // As in Python, the last value for a key is used.
     PickledTensor& tensor = entries[index->second].second;
     const auto found = tensor_of(value);
     tensor = found.value_or(PickledTensor{});

@@ -68,7 +68,7 @@ at::Tensor aligned_copy(std::string_view bytes) {
 }
 
 /// Reads records of a zip archive written by torch.save and, unlike PyTorch's reader, verifies
-/// their checksums. Throws if the records that are read are together larger than the file.
+/// their checksums. Throws if the records read so far are in total larger than the file.
 class PtArchive {
  public:
   explicit PtArchive(const std::filesystem::path& path)
@@ -125,7 +125,7 @@ class LegacyFile {
       require(elements == storage.elements, "storage " + key + " does not have the stated size");
       const ElementType* type =
           find_element_type(&ElementType::storage, std::string_view(storage.type));
-      require(type != nullptr, "storages of the type " + storage.type + " cannot be read");
+      require(type != nullptr, "unsupported storage type " + storage.type);
       const std::size_t bytes = c10::elementSize(type->type);
       require(static_cast<std::uint64_t>(elements) <= rest.size() / bytes, "the file is truncated");
       storages_.emplace(key, take(static_cast<std::size_t>(elements) * bytes));
@@ -141,8 +141,8 @@ class LegacyFile {
   std::map<std::string, std::string_view> storages_;
 };
 
-/// Subtracts a tensor's bytes from the number of bytes that a file's tensors may still take. Throws
-/// if too few are left.
+/// Subtracts a tensor's size from `left`, the number of bytes that the file's tensors may still
+/// take. Throws if too few are left.
 void take_bytes(const PickledTensor& tensor, std::uintmax_t& left) {
   std::uintmax_t bytes = c10::elementSize(tensor.type);
   bool overflows = false;
@@ -254,7 +254,7 @@ TensorFile read_pt(const std::filesystem::path& path) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    fail_checkpoint(path.string() + ": its weights cannot be read: " + short_message(error));
+    fail_checkpoint(path.string() + ": cannot read the weights: " + short_message(error));
   }
 }
 

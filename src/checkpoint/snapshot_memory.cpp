@@ -26,8 +26,8 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-/// Calls `visit` with each tensor and its offset in a slot, in which the tensors follow the facts
-/// and are aligned to cache lines. Returns the size of a slot.
+/// Calls `visit` with each tensor and its offset in a slot. A slot begins with the facts; the
+/// tensors follow, aligned to cache lines. Returns the size of a slot.
 template <class Visit>
 std::size_t lay_out(const StateTensors& state, const Visit& visit) {
   std::size_t offset = kMaxFactsBytes;
@@ -48,7 +48,7 @@ struct alignas(64) SnapshotMemory::Plan {
 
 struct alignas(64) SnapshotMemory::Seal {
   std::atomic<std::int64_t> step;          // 0: being written, or never written
-  std::atomic<std::uint64_t> facts_bytes;  // read only from rank 0's seal, like is_checkpoint
+  std::atomic<std::uint64_t> facts_bytes;  // only rank 0's is read, as with is_checkpoint
   std::atomic<bool> is_checkpoint;
 };
 
@@ -82,7 +82,7 @@ SnapshotMemory::Seal& SnapshotMemory::seal(int slot, int rank) const {
   return reinterpret_cast<Seal*>(plan_ + 1)[slot * world_size_ + rank];
 }
 
-/// Returns the step after which all ranks sealed the slot, or 0.
+/// Returns the step with which all ranks have sealed the slot; 0 if they have not.
 std::int64_t SnapshotMemory::step_in(int slot) const {
   const std::int64_t step = seal(slot, 0).step;
   for (int rank = 1; rank < world_size_; ++rank) {

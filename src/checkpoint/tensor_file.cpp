@@ -69,8 +69,9 @@ std::string_view find_header(std::span<const std::uint8_t> file) {
                             ", not a torch.save file (.pt, .pth), a safetensors file or a "
                             "checkpoint");
   require(header.has_value(),
-          "is truncated or not a safetensors file: its header would extend beyond the " +
-              std::to_string(file.size()) + " bytes of the file");
+          "is truncated or not a safetensors file: its header would extend beyond the end of the "
+          "file (" +
+              std::to_string(file.size()) + " bytes)");
   return *header;
 }
 

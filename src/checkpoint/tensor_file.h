@@ -40,7 +40,7 @@ const Value* find_named(const NamedValues<Value>& values, std::string_view name)
   return found == values.end() ? nullptr : &found->second;
 }
 
-/// An element type of tensors, with its names in safetensors files and in PyTorch's pickles.
+/// A tensor element type, with its names in safetensors files and in PyTorch's pickles.
 struct ElementType {
   const char* safetensors;
   const char* storage;
@@ -75,8 +75,8 @@ struct TensorFile {
 };
 
 /// Atomically writes a safetensors file. If `seal` is set, its last tensor is `mnist-train.seal`
-/// (u8[16]), the XXH3-128 of all bytes before it, which detects flipped bits and missing bytes;
-/// other readers see an extra tensor. Throws Error(kCheckpoint).
+/// (u8[16]), the XXH3-128 hash of all bytes before it, which detects flipped bits and missing
+/// bytes; other readers see an extra tensor. Throws Error(kCheckpoint).
 void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal);
 
 /// Reads a safetensors file. Checks its header, types and shapes, and that the tensors cover the
@@ -84,9 +84,9 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& cont
 /// memory than the file's size. Throws Error(kCheckpoint) with the path and the reason.
 TensorFile read_safetensors(const std::filesystem::path& path, bool require_seal);
 
-/// Atomically writes the file that `torch.save(dict, path)` writes for a plain dict of these
-/// tensors, which must be contiguous and share no memory; `torch.load(path, weights_only=True)`
-/// reads it. Throws Error(kCheckpoint).
+/// Atomically writes a file like that of `torch.save(dict, path)` for a plain dict of these
+/// tensors, which must be contiguous and share no memory; `torch.load(path, weights_only=True)` can
+/// read it. Throws Error(kCheckpoint).
 void write_pt(const std::filesystem::path& path, const NamedTensors& weights);
 
 /// Reads the state_dict that `unpickle_state_dict` finds in a file written by `torch.save`, in the
@@ -100,10 +100,10 @@ struct PickledTensor {
   c10::ScalarType type = c10::ScalarType::Float;
   std::int64_t offset = 0;            // elements
   std::vector<std::int64_t> sizes;    // none negative
-  std::vector<std::int64_t> strides;  // none negative; as many as sizes
+  std::vector<std::int64_t> strides;  // none negative; one per size
   std::string problem;                // why it cannot be read, such as "is not a tensor"; else ""
 
-  /// Returns how many elements the storage must have at least; nothing if that number overflows.
+  /// Returns the minimum number of elements in the storage; nullopt if the number overflows.
   std::optional<std::uint64_t> required_elements() const;
 };
 

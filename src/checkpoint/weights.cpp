@@ -38,7 +38,7 @@ TensorFile read_any(const fs::path& path) {
   return file;
 }
 
-/// Returns the prefix under which the file has most of the wanted names. Unless `any` is set,
+/// Returns the prefix that precedes the most wanted names in the file. Unless `any` is set,
 /// considers only prefixes that wrappers of a model add.
 std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted, bool any = false) {
   std::set<std::string_view> names;
@@ -58,9 +58,9 @@ std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted, bo
       std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; })->first);
 }
 
-/// Renames the file's tensors that belong to the model so that all have the prefix that most of
-/// them have, and returns this prefix. Keeps a name if two tensors would get the same one, or if
-/// its prefix is one with which the model's names begin.
+/// Renames the file's tensors that belong to the model so that all have their most common prefix,
+/// and returns this prefix. Keeps a name if two tensors would get the same one, or if names of the
+/// model begin with its prefix.
 std::string unify_prefixes(NamedTensors& file, const NamedTensors& wanted) {
   std::vector<std::string_view> prefixes(kPrefixes.begin(), kPrefixes.end());
   std::erase_if(prefixes, [&](std::string_view prefix) {
@@ -84,8 +84,8 @@ std::string unify_prefixes(NamedTensors& file, const NamedTensors& wanted) {
   return prefix;
 }
 
-/// Returns the names of the tensors of the module that owns the last parameter; none if this module
-/// does not have `classes` outputs.
+/// Returns the names of the head's tensors. The head is the module that owns the last parameter; if
+/// that module does not have `classes` outputs, returns no names.
 std::set<std::string> head_of(const models::Model& model, std::int64_t classes) {
   std::set<std::string> names;
   const auto last = model.named_parameters().back();
@@ -118,11 +118,11 @@ std::set<std::string> fresh_names(const models::Model& model, const std::vector<
   return fresh;
 }
 
-/// The tensors of a model and of a file, by the model's names.
+/// The tensors of a model and of a file, under the model's names.
 struct Match {
-  NamedTensors wanted{};
-  NamedTensors found{};   // with these names
-  NamedTensors others{};  // with other names
+  NamedTensors wanted{};  // the model's, without fresh ones
+  NamedTensors found{};   // the file's, with names in `wanted`
+  NamedTensors others{};  // the file's, with other names
 
   NamedTensors file() const {
     NamedTensors all = found;
@@ -131,7 +131,7 @@ struct Match {
   }
 };
 
-/// Returns the names of the tensors that the file lacks or has in a different size.
+/// Returns the names of the tensors that the file lacks or contains with a different size.
 std::vector<std::string> wrong_names(const Match& match) {
   std::vector<std::string> wrong;
   for (const auto& [name, tensor] : match.wanted) {
@@ -155,7 +155,7 @@ std::optional<KnownNetwork> other_network(const models::Model& model, const Matc
   return differs ? like : std::nullopt;
 }
 
-/// Returns a likely way to load the file; "" if there is none.
+/// Returns advice on how to load the file; "" if there is none.
 std::string advice(const models::Model& model, const Match& match, std::vector<std::string> wrong,
                    const std::optional<KnownNetwork>& other,
                    const settings::WeightsOptions& weights, const network::ImageShape& images,
@@ -189,7 +189,7 @@ std::string advice(const models::Model& model, const Match& match, std::vector<s
          json_text(OrderedJson{{"file", weights.file.string()}, {"new", settings::kHead}});
 }
 
-/// Returns the tensors of the file by the model's names, without those in `fresh`.
+/// Matches the file's tensors with the model's, leaving out names in `fresh`.
 Match match_tensors(const models::Model& model, TensorFile file, const std::set<std::string>& fresh,
                     const std::string& source) {
   Match match;
@@ -295,6 +295,15 @@ std::optional<KnownNetwork> network_like(const NamedTensors& file,
     network::ImageShape shape = images;
     if (settings::published_normalize(options)) shape = {3, kPublishedSide, kPublishedSide, 2};
     try {
+      const auto names = network::parameter_names(network::make_network(options, shape).layers);
+      const auto found_names = std::ranges::count_if(names, [&](const std::string& name) {
+        return std::ranges::any_of(file,
+                                   [&](const auto& item) { return item.first.ends_with(name); });
+      });
+      // Building a large network takes a long time.
+      if (static_cast<double>(found_names) < kMinSimilarity * static_cast<double>(names.size())) {
+        continue;
+      }
       const auto model = models::make_model(options, shape, 0);
       const std::set<std::string> head = head_of(*model, shape.classes);
       const NamedTensors tensors = model_tensors(*model);

@@ -41,7 +41,7 @@ struct CommandLine : launch::Job {
   bool json = false;                              // prints JSON instead of readable text
   bool dry_run = false;
 
-  /// Returns whether the network is exported, which requires the config, and not only weights.
+  /// Returns whether the command exports a network, which requires a config as well as weights.
   bool exports_network() const {
     return command == Command::kExport && (export_format == "onnx" || export_format == "python");
   }
@@ -86,13 +86,14 @@ struct LayeredConfig {
 /// Reads the config in layers, with later ones overriding earlier ones: defaults, `files` in order,
 /// the variable MNIST_TRAIN_SET, --output if it is a run folder, --nproc-per-node, --set. Throws
 /// Error(kConfig) listing the mistakes in all layers, including those in the network and
-/// `parameters` if the images are known or `model.layers` needs them. Also throws it if a run would
-/// be tested on held-out files other than its own. Throws Error(kData) if images cannot be read.
+/// `parameters` if the image size is known; with `model.layers`, may open the data set to find it.
+/// Also throws Error(kConfig) if a run would be tested on held-out files other than its own, and
+/// Error(kData) if images cannot be read.
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 
 /// Returns FILE:LINE:COLUMN of the config's keys by JSON pointer, for mistakes that are detected
-/// only when network and data are opened. A top-level key that no layer sets has the position of
-/// the last file's start.
+/// only when network and data are opened. A top-level key that no layer sets is assigned the start
+/// of the last file.
 std::map<std::string, std::string> key_positions(const LayeredConfig& layered);
 
 /// Returns the network with its sizes. Opens the data set's files only if the image size is unknown

@@ -17,7 +17,7 @@ namespace mnist_train::cli {
 
 namespace {
 
-/// Returns an error message for an option's value that is empty or a flag, which CLI11 accepts.
+/// Returns an error message if an option's value is empty or a flag; CLI11 accepts both.
 std::string missing_value(const std::string& value) {
   if (value.empty()) return "needs a value";
   return value.starts_with("--") ? "needs a value, found the flag " + value : "";
@@ -323,7 +323,7 @@ void take_command(const CLI::App& app, CommandLine& line) {
   line.command = std::ranges::find(kCommands, name, &CommandEntry::name)->command;
   const bool needs_config = line.command == Command::kTrain || line.command == Command::kPreview;
   if (needs_config && line.configs.empty()) {
-    refuse_arguments(app, "--config is required, such as --config mnist");
+    refuse_arguments(app, "--config is required, for example --config mnist");
   }
   if (std::ranges::count(line.configs, "-") > 1) {
     refuse_arguments(app,
@@ -333,7 +333,7 @@ void take_command(const CLI::App& app, CommandLine& line) {
     refuse_arguments(app, "IMAGE is required, or --test for the test set of the run");
   }
   if (line.export_input != "float32" && line.export_format != "onnx") {
-    refuse_arguments(app, "--input " + line.export_input + " needs --format onnx");
+    refuse_arguments(app, "--input " + line.export_input + " requires --format onnx");
   }
   if (const auto misuse = misused_extension(line)) refuse_arguments(app, *misuse);
 }

@@ -33,14 +33,15 @@ fs::path shipped_folder() {
 
 std::shared_ptr<const Source> make_source(std::string name, std::string text,
                                           fs::path folder = fs::current_path(),
-                                          bool is_in_name = false) {
+                                          bool omits_position = false) {
   return std::make_shared<const Source>(
-      Source{std::move(name), std::move(text), std::move(folder), is_in_name});
+      Source{std::move(name), std::move(text), std::move(folder), omits_position});
 }
 
 std::shared_ptr<const Source> flag_source(const std::string& flag, const std::string& text) {
   const std::string shown = strict_json::shorten(text);
-  return make_source(flag + ' ' + shown, text, fs::current_path(), /*is_in_name=*/shown == text);
+  return make_source(flag + ' ' + shown, text, fs::current_path(),
+                     /*omits_position=*/shown == text);
 }
 
 /// Parses the text from `begin` on as JSON if it is valid JSON, otherwise as a string.
@@ -52,7 +53,7 @@ Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
   return node_at(source, begin, source->text.substr(begin));
 }
 
-/// Returns an object that contains `value` under `key`; both are at `offset` of the source.
+/// Returns an object that contains `value` under `key`. The object and the key are at `offset`.
 Node wrap(const std::string& key, std::size_t offset, Node value) {
   Node object = node_at(value.source, offset);
   object.members.push_back({key, offset, std::move(value)});
@@ -127,7 +128,7 @@ nlohmann::json parse_header(std::span<const std::uint8_t> file) {
   return nlohmann::json::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
 }
 
-/// Returns the config in a checkpoint or, for other weight files, the config.json next to it.
+/// Returns the config in a checkpoint, or the config.json next to a weight file of another kind.
 std::shared_ptr<const Source> checkpoint_config(const fs::path& path) {
   check_readable("--checkpoint ", path);
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
@@ -136,7 +137,7 @@ std::shared_ptr<const Source> checkpoint_config(const fs::path& path) {
     const auto& state = header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
     const std::string config = nlohmann::json::parse(state).at("config").dump();
     return make_source(path.string(), config, fs::absolute(path).parent_path(),
-                       /*is_in_name=*/true);
+                       /*omits_position=*/true);
   } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
   const auto sibling = path.parent_path() / settings::run_files::kConfig;
@@ -185,8 +186,8 @@ std::shared_ptr<const Source> load_config(const std::string& name) {
 
 using Locators = std::map<const strict_json::Source*, strict_json::TextLocator>;
 
-/// Adds the positions of a node and of all nodes below it. They are mostly visited in the order of
-/// their source, so each source is scanned about once.
+/// Adds the positions of a node and of all nodes below it. Nodes are mostly visited in the order of
+/// the source text, so each source is scanned about once.
 void add_positions(const Node& node, const std::string& pointer, Locators& locators,
                    std::map<std::string, std::string>& positions) {
   const auto locator = locators.try_emplace(node.source.get(), *node.source).first;
@@ -251,7 +252,7 @@ std::string network_errors(const CommandLine& line, const LayeredConfig& layered
   return errors;
 }
 
-/// Returns the file to use for a run folder, or for its checkpoint folder.
+/// Returns the file to use in place of a run folder or its checkpoint folder.
 fs::path find_run_file(const fs::path& folder, bool to_resume) {
   const fs::path inside = folder / settings::run_files::kCheckpoints;
   const fs::path& checkpoints = path_exists(inside) ? inside : folder;

@@ -102,7 +102,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
       report::RunFolder folder = report::prepare_run_folder(config, config_name(line), job.resume,
                                                             job.after_restart, identity.launch);
       job.run_folder = folder.path;
-      job.made_folders = folder.made;
+      job.created_folders = folder.created;
       lock = std::move(folder.lock);
     }
   } catch (const Error& error) {
@@ -126,8 +126,8 @@ void check_interface() {
   }
 }
 
-/// Returns whether this process, which another launcher started, starts its own processes as the
-/// config requires: only if Slurm or MPI started it as the only process.
+/// Returns whether this process, which another launcher started, starts its own processes, as the
+/// config asks. It does so only if Slurm or MPI started no other processes.
 bool spawns_ranks(const launch::WorkerIdentity& identity, const settings::LaunchOptions& options) {
   std::optional<std::int64_t> configured = options.processes_per_node;
   if (!options.devices.empty()) configured = static_cast<std::int64_t>(options.devices.size());
@@ -152,7 +152,7 @@ struct LaunchState {
   std::unique_ptr<report::RunFolder> folder{};        // training
   std::unique_ptr<launch::ForkServer> fork_server{};  // training
   std::unique_ptr<data::SharedDataset> dataset{};     // if all images are decoded before training
-  bool decodes = false;                               // whether decoding has begun
+  bool decoding_started = false;
   bool decoded = false;
   UniqueFd snapshots{};  // training that may restart: memory for the ranks' snapshots
   launch::RestartPolicy restart_policy{};
@@ -160,7 +160,7 @@ struct LaunchState {
   bool trains() const { return job.command == Command::kTrain; }
   bool may_restart() const { return trains() && job.restarts < config.launch.max_restarts; }
   /// Returns the text that erases the progress bar, if there is one.
-  const char* new_line() const { return job.progress_bar ? kEraseLine : ""; }
+  const char* erase_progress() const { return job.progress_bar ? kEraseLine : ""; }
 };
 
 /// Chooses the number of ranks, and throws if they could not run the config.
@@ -191,7 +191,7 @@ LaunchState prepare(launch::Job job, const settings::RunConfig& config, const st
     state.folder = std::make_unique<report::RunFolder>(
         report::prepare_run_folder(config, name, state.job.resume, state.job.after_restart));
     state.job.run_folder = state.folder->path;
-    state.job.made_folders = state.folder->made;
+    state.job.created_folders = state.folder->created;
   }
   if (state.may_restart()) {
     state.snapshots = UniqueFd(::memfd_create("mnist-train-snapshots", MFD_CLOEXEC));
@@ -214,7 +214,7 @@ launch::BackgroundTask decoding_task(LaunchState& state) {
   if (!state.dataset || state.decoded) return decode;
   // An attempt may end before the samples are read; the next one then only waits for them.
   decode.start = [&state] {
-    if (std::exchange(state.decodes, true)) return;
+    if (std::exchange(state.decoding_started, true)) return;
     state.dataset->publish(state.config.data, needed_splits(state.job.command),
                            state.job.dataset_record);
   };
@@ -252,7 +252,7 @@ launch::AttemptResult attempt(LaunchState& state) try {
     setup.descriptors[launch::kDatasetReadyFd] = handle.ready_fd;
   }
   const auto warn = [&state](const std::string& warning) {
-    std::cerr << state.new_line() << "mnist-train: warning: " << warning << std::endl;
+    std::cerr << state.erase_progress() << "mnist-train: warning: " << warning << std::endl;
   };
   return launch::supervise(setup, board, state.config.launch.hang_timeout_s, decoding_task(state),
                            warn);
@@ -267,7 +267,7 @@ launch::AttemptResult attempt(LaunchState& state) try {
 /// Returns whether to restart after a failed attempt, and prepares the next attempt.
 bool restarts(LaunchState& state, launch::AttemptResult& result) {
   launch::RestartPolicy& policy = state.restart_policy;
-  policy.name_memory_limit(result);
+  policy.add_memory_limit(result);
   if (!state.may_restart() || !result.failure->restart_may_help) return false;
   if (result.stopped_by != 0) return false;
   if (policy.is_futile(result)) {
@@ -279,14 +279,15 @@ bool restarts(LaunchState& state, launch::AttemptResult& result) {
   state.job.has_table_head = policy.furthest_step() > 0;
   state.job.after_restart = true;
   state.job.attempt_s = monotonic_seconds();
-  std::cerr << state.new_line() << "mnist-train: " << on_one_line(result.failure->cause) << "\n"
+  std::cerr << state.erase_progress() << "mnist-train: " << on_one_line(result.failure->cause)
+            << "\n"
             << "mnist-train: restarting all processes (restart " << state.job.restarts << " of "
             << state.config.launch.max_restarts << ")\n";
   return true;
 }
 
-/// Before the launcher gives up, lets the ranks write their newest snapshot as a checkpoint, unless
-/// training has not gone beyond the newest checkpoint.
+/// Before the launcher gives up, lets the ranks write their newest snapshot as a checkpoint if
+/// training has progressed beyond the newest checkpoint.
 void save_snapshot(LaunchState& state, launch::AttemptResult& result) try {
   const auto newest_step = [&] {
     const auto steps = saved_steps(state.folder->path / report::files::kCheckpoints);
@@ -341,27 +342,27 @@ std::string failure_block(const launch::RunFailure& failure, const launch::Job& 
 }
 
 void record_failure(const LaunchState& state, const launch::RunFailure& failure) {
-  std::cerr << state.new_line() << failure_block(failure, state.job) << std::flush;
+  std::cerr << state.erase_progress() << failure_block(failure, state.job) << std::flush;
   launch::write_elastic_error_file(failure.cause);
   if (state.folder && is_refused_start(failure, state.job)) {
-    report::discard_run_folder(state.folder->path, state.folder->made);
+    report::discard_run_folder(state.folder->path, state.folder->created);
   } else if (state.folder) {
     report::record_end(state.folder->path / report::files::kSummary, "failed", failure.cause);
     if (state.config.report.html) report::write_last_page(state.folder->path);
   }
 }
 
-/// Reports a stop, unless the ranks saved the run and reported it themselves. A signal before the
-/// first step terminates them at once, because there is nothing to save, as does a second Ctrl-C.
+/// Reports a stop, unless the ranks saved the run and reported it themselves. They cannot if a
+/// signal came before the first step, when there is nothing to save, or Ctrl-C was pressed twice.
 void report_stop(const LaunchState& state, const launch::AttemptResult& result) {
   const bool is_early = result.furthest_step == 0 && result.exit_code != 0;
-  if (result.stopped_by == 0 || !(is_early || result.cut_off)) return;
+  if (result.stopped_by == 0 || !(is_early || result.killed_before_save)) return;
   const char* begin = result.stopped_by == SIGINT && ::isatty(STDERR_FILENO) == 1 ? "\n" : "";
   std::cerr << (state.job.progress_bar ? kEraseLine : begin) << "mnist-train: stopped by SIG"
             << ::sigabbrev_np(result.stopped_by);
   if (state.folder && is_early) {
     std::cerr << " before the first step: nothing was saved";
-    report::discard_run_folder(state.folder->path, state.folder->made);
+    report::discard_run_folder(state.folder->path, state.folder->created);
   } else if (state.folder) {
     remove_leftovers(state.folder->path);
     remove_leftovers(state.folder->path / report::files::kCheckpoints);
@@ -379,7 +380,7 @@ int run_launcher(LaunchState state) {
     if (!result.failure) {
       report_stop(state, result);
       if (state.folder) report::record_end(state.folder->path / report::files::kSummary, "stopped");
-      const bool needs_page = result.cut_off && state.folder && state.config.report.html;
+      const bool needs_page = result.killed_before_save && state.folder && state.config.report.html;
       if (needs_page) report::write_last_page(state.folder->path);
       return result.exit_code;
     }

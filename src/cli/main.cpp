@@ -98,7 +98,7 @@ void run_report(const CommandLine& line) {
   const auto folders = find_run_folders(line);
   const std::string output = line.output.value_or("");
   if (output != "-") check_output_file(output);
-  const std::string page = report::page_on(folders);
+  const std::string page = report::render_report(folders);
   if (output == "-") return print_text(page);
   write_file_atomically(output, page, ExitCode::kRunFailed);
   const std::int64_t runs = std::ssize(folders);
@@ -196,8 +196,7 @@ int read_config_and_run(CommandLine& line) {
   }
 }
 
-/// Sets environment variables for the libraries of workers, which run LibTorch's operations, unless
-/// the user has set them.
+/// Sets environment variables that tune the workers' libraries, unless the user has set them.
 void tune_workers() {
   // Lets OpenMP's threads spin for about 40 microseconds before they sleep. The default is a
   // thousand times as long: on a busy machine, a spinning thread would take CPU time from the
@@ -242,7 +241,7 @@ int main(int argc, char** argv) {
   using namespace mnist_train;
   // A run must continue if the pipe for its progress is closed (`| head`). Workers inherit this.
   ::signal(SIGPIPE, SIG_IGN);
-  // If a file exceeds ulimit -f, write() then fails, and the process is not killed.
+  // If a file would exceed ulimit -f, write() then fails instead of killing the process.
   ::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
   cli::tune_workers();

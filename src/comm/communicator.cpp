@@ -16,8 +16,8 @@ namespace mnist_train::comm {
 namespace {
 
 /// Creates Gloo's backend, for CPU and CUDA tensors. It listens on the interface named by
-/// GLOO_SOCKET_IFNAME, else on loopback if there is one host, else on the one that the host name
-/// resolves to. Gloo's headers are needed only for the options: its code is in libtorch_cpu.
+/// GLOO_SOCKET_IFNAME; without it, on loopback if there is one host, else on the interface that the
+/// host name resolves to. Only the options need Gloo's headers: its code is in libtorch_cpu.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int world_size, bool one_host,
                                                     double timeout_s) {
@@ -35,7 +35,7 @@ void wait_for(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }
 
-/// The store accepts up to 8 MiB per request, and serves no other client while it handles one.
+/// The store accepts up to 8 MiB per request, and handles one request at a time.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20U;
 constexpr char kMoreFollows = '+';
 constexpr char kLastPiece = '.';
@@ -56,7 +56,7 @@ void set_text(c10d::Store& store, const std::string& key, std::string_view text)
   }
 }
 
-/// Waits for all pieces of a string and joins them. The only reader deletes each piece it has read.
+/// Waits for all pieces of a string and joins them; the only reader also deletes them.
 std::string get_text(c10d::Store& store, const std::string& key, bool is_only_reader) {
   std::string text;
   for (std::size_t number = 0;; ++number) {
@@ -216,8 +216,8 @@ void Communicator::require_store() {
 
 std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
   if (alone()) return {};
-  // If the process that serves the store is suspended too, it never answers. After a timeout, the
-  // old request still occupies the connection, hence the clone.
+  // The deadline is needed because the process that serves the store may be suspended too. After a
+  // timeout, the old request still occupies the connection, so a clone of the store is used.
   Deadline deadline(kGrace_s + 0.5);
   const auto ask = [store = store_, rank = rank_, world_size = world_size_, timed_out] {
     return find_silent_ranks(timed_out ? *store->clone() : *store, rank, world_size, timed_out);

@@ -47,8 +47,8 @@ struct RendezvousResult {
 /// Connects to the run's key-value store (served by rank 0 or torchrun's agent) and waits until
 /// every rank has joined. Collective. Throws Error(kDistributed) naming the missing ranks, or the
 /// store's address and the cause; throws Error(kConfig) if a rank's config, backend or world size
-/// differs. Before rank 0 throws, it waits until the others, which throw the same error, have read
-/// it from the store. With one rank, the store is null.
+/// differs. Before rank 0 throws, it waits until the other ranks have read its error from the
+/// store; they throw the same error. With one rank, the store is null.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 
 /// Reports to the other ranks that rank 0 cannot start the run; their `rendezvous` throws an Error
@@ -110,14 +110,14 @@ class Communicator {
   /// at the end. Not collective; call it at every step. Throws PeerError.
   void require_store();
 
-  /// Call it after a collective has failed on this rank: because it timed out or, if `timed_out` is
-  /// false, because it lost a connection. Records this rank's presence in the store and returns the
-  /// ranks that do not do the same within a second, or an empty list if no rank timed out or the
-  /// store does not answer. Not collective.
+  /// Call it after a collective has failed on this rank because it timed out or, if `timed_out` is
+  /// false, because it lost a connection. Reports to the store that this rank is alive, and returns
+  /// the ranks that do not report within a second; returns an empty list if no rank timed out or
+  /// the store does not answer. Not collective.
   std::vector<int> silent_ranks(bool timed_out) noexcept;
 
   /// Removes the timeouts of all collectives. The launcher, or a thread of this rank, monitors
-  /// waits instead, because timeouts also count time during which the whole job was suspended.
+  /// waits instead, because timeouts also count the time for which the whole job was suspended.
   void disable_timeouts();
 
   /// From now on, records in `status` what this rank waits for; `status` must outlive this object.
@@ -147,9 +147,9 @@ class Communicator {
 using MakeNcclBackend = c10::intrusive_ptr<c10d::Backend> (*)(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, double timeout_s);
 
-/// Sets environment variables of NCCL and c10d's watchdog that the user has not set. The flight
-/// recorder keeps the latest collectives and writes them to `dump_folder` after a timeout, to show
-/// at which of them the ranks diverged. On one host, NCCL uses only loopback.
+/// Sets those environment variables of NCCL and c10d's watchdog that the user has not set. The
+/// flight recorder keeps the latest collectives and writes them to `dump_folder` after a timeout,
+/// to show where the ranks diverged. On one host, NCCL uses only loopback.
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder);
 
 // Failures of collectives.
@@ -188,8 +188,8 @@ auto translate_failures(const char* operation, Function&& function) {
   }
 }
 
-/// A timeout that does not count time during which this process was suspended, for example with the
-/// whole job.
+/// A timeout that does not count the time for which this process was suspended, for example with
+/// the whole job.
 class Deadline {
  public:
   explicit Deadline(double timeout_s) : left_s_(timeout_s) {}
@@ -202,7 +202,7 @@ class Deadline {
     return left_s_;
   }
 
-  /// Returns the maximum time to wait before the next call of `left_s`.
+  /// Returns the maximum time to wait before the next call to `left_s`.
   std::chrono::milliseconds next_wait() {
     return to_milliseconds(std::clamp(left_s(), 0.001, kPollInterval_s));
   }

@@ -154,9 +154,9 @@ std::vector<at::Tensor> tensors_in(const at::Tensor& bucket, const std::vector<a
 /// all-reduced as soon as it is full. The statistics have their own all-reduce, which starts before
 /// backward.
 ///
-/// As in the other strategies, sums are fp32 even if gradients, and thus the Reducer's buckets, are
-/// bf16: each bucket is converted before its all-reduce, and the sums are written to the flat
-/// gradients, bypassing the parameters' own gradients.
+/// As in the other strategies, sums are fp32 even if gradients and the Reducer's buckets are bf16:
+/// each bucket is converted before its all-reduce, and the sums are written to the flat gradients,
+/// bypassing the parameters' own gradients.
 class BucketedAverager : public GradientAverager {
  public:
   BucketedAverager(const settings::TrainOptions& options, const Communicator& communicator,
@@ -171,7 +171,7 @@ class BucketedAverager : public GradientAverager {
     const auto bucket_bytes =
         static_cast<std::int64_t>(options.gradient_averaging.bucket_mb * 1024 * 1024);
     // Rebuilding buckets after the first step changes the order of addition, and a resumed run has
-    // a different first step. Searching for unused parameters prevents the Reducer from rebuilding.
+    // a different first step. If the Reducer searches for unused parameters, it does not rebuild.
     translate_failures("reducer setup", [&] {
       reducer_ = make_reducer(buffer_, communicator_, bucket_bytes, keep_bucket_order_);
       reducer_->register_comm_hook(std::make_unique<Hook>(this));
@@ -230,7 +230,7 @@ class BucketedAverager : public GradientAverager {
   };
 
   /// Sums the gradients of a bucket over all batches of the step and all ranks. The Reducer then
-  /// copies them, rounded, to the gradients that backward computed; these are dropped.
+  /// rounds the sums and copies them to the parameters' gradients, which `take_sums` replaces.
   c10::intrusive_ptr<c10::ivalue::Future> all_reduce(c10d::GradBucket& bucket) {
     std::vector<at::Tensor> views;
     for (const at::Tensor& parameter : bucket.getParameters()) {
@@ -243,8 +243,8 @@ class BucketedAverager : public GradientAverager {
     return communicator_.process_group()->allreduce(sent)->getFuture();
   }
 
-  /// Moves the sums to the flat gradients, which become the parameters' gradients. Only a parameter
-  /// that backward did not reach has no gradient.
+  /// Moves the sums to the flat gradients, which become the parameters' gradients. A parameter has
+  /// no gradient only if backward did not reach it.
   void take_sums() {
     const at::NoGradGuard no_grad;
     for (const auto& [summed, views] : bucket_sums_) {
@@ -271,10 +271,10 @@ class BucketedAverager : public GradientAverager {
 
 SummationTree::SummationTree(std::vector<std::int64_t> begins)
     : begins_(std::move(begins)), nodes_(begins_.size() - 1) {
-  std::vector<std::pair<RowPlace, RowPlace>> sums;
+  std::vector<std::pair<RowLocation, RowLocation>> sums;
   visit({begins_.front(), begins_.back()}, sums);
   for (const auto& nodes : nodes_) rows_per_rank_ = std::max(rows_per_rank_, nodes.size());
-  const auto number = [this](RowPlace place) { return place.rank * rows_per_rank_ + place.row; };
+  const auto number = [this](RowLocation place) { return place.rank * rows_per_rank_ + place.row; };
   for (const auto& [to, from] : sums) cross_rank_sums_.push_back({number(to), number(from)});
   for (int rank = 0; rank < static_cast<int>(nodes_.size()); ++rank) {
     for (const Leaf& leaf : leaves(rank)) rows_ = std::max(rows_, leaf.row + 1);
@@ -289,8 +289,8 @@ SummationTree SummationTree::for_ranks(int ranks) {
 
 /// Finds the largest nodes that a single rank reduces, and the additions across ranks. Returns the
 /// row of the node's sum.
-SummationTree::RowPlace SummationTree::visit(ShardRange node,
-                                             std::vector<std::pair<RowPlace, RowPlace>>& sums) {
+SummationTree::RowLocation SummationTree::visit(
+    ShardRange node, std::vector<std::pair<RowLocation, RowLocation>>& sums) {
   const auto after = std::upper_bound(begins_.begin(), begins_.end(), node.begin);
   if (node.end <= *after) {
     const auto rank = static_cast<std::size_t>(after - begins_.begin() - 1);
@@ -298,8 +298,8 @@ SummationTree::RowPlace SummationTree::visit(ShardRange node,
     return {rank, nodes_[rank].size() - 1};
   }
   const std::int64_t middle = middle_of(node.begin, node.end);
-  const RowPlace left = visit({node.begin, middle}, sums);
-  const RowPlace right = visit({middle, node.end}, sums);
+  const RowLocation left = visit({node.begin, middle}, sums);
+  const RowLocation right = visit({middle, node.end}, sums);
   sums.emplace_back(left, right);
   return left;
 }

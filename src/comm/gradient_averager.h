@@ -23,10 +23,10 @@ struct RowSum {
   bool operator==(const RowSum&) const = default;
 };
 
-/// The reduction tree over the shards of a global batch: a binary tree in which the left half of
-/// each node is the largest possible power of two. The order of addition does not depend on which
-/// ranks compute the shards: a rank reduces the nodes whose shards are all local, and the
-/// remaining nodes are reduced across ranks.
+/// The reduction tree over the shards of a global batch: a binary tree in which the number of
+/// shards in the left half of each node is the largest possible power of two. The order of addition
+/// does not depend on which ranks compute the shards: each rank reduces the nodes whose shards are
+/// all local, and the remaining nodes are reduced across ranks.
 ///
 ///     // Rank 0 computes two of 4 shards, ranks 1 and 2 compute one each:
 ///     SummationTree({0, 2, 3, 4});
@@ -53,8 +53,8 @@ class SummationTree {
   std::size_t rows_per_rank() const { return rows_per_rank_; }
   /// Returns the number of rows of a rank's table, the same on every rank.
   std::size_t rows() const { return rows_; }
-  /// Returns the additions across the contributed rows of all ranks, starting with rank 0's. The
-  /// last one yields the result; empty if there is a single row.
+  /// Returns the additions among the rows that the ranks contribute, which are numbered in rank
+  /// order. The last addition yields the result; there are none if there is only one row.
   const std::vector<RowSum>& cross_rank_sums() const { return cross_rank_sums_; }
 
  private:
@@ -62,12 +62,12 @@ class SummationTree {
     std::int64_t begin;
     std::int64_t end;
   };
-  struct RowPlace {
+  struct RowLocation {
     std::size_t rank;
     std::size_t row;
   };
 
-  RowPlace visit(ShardRange node, std::vector<std::pair<RowPlace, RowPlace>>& sums);
+  RowLocation visit(ShardRange node, std::vector<std::pair<RowLocation, RowLocation>>& sums);
   void add_leaves(ShardRange node, std::size_t row, std::size_t free_row,
                   std::vector<Leaf>& leaves) const;
 
@@ -139,7 +139,7 @@ struct GradientBuffer {
 };
 
 /// Sums gradients over the ranks. Each rank's loss is its contribution to the mean over the global
-/// batch, so the sum is the gradient of that mean for any split of the batch.
+/// batch, so the sum is the gradient of that mean however the batch is split.
 ///
 /// A step calls `begin`; for each batch, the model's forward pass and `backward`; and then
 /// `average`. It updates the weights and optimizer state in `owned_slice` with the gradients from
@@ -153,12 +153,12 @@ class GradientAverager {
   virtual void begin() { complete_ = false; }
   /// Runs backward from `root`, which depends on every parameter and whose gradient is `gradient`
   /// (1 if undefined). The parameters then hold the gradients to be collected in the shard's row.
-  /// In the `last` batch of a step, the statistics must already be complete, because overlapping
-  /// strategies start communicating.
+  /// For the `last` batch of a step, the statistics must already be complete, because overlapping
+  /// strategies send them before backward.
   virtual void backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
     root.backward(gradient);
   }
-  /// Sums statistics and, unless that is deferred, gradients over the ranks. Throws PeerError.
+  /// Sums the statistics and, unless deferred, the gradients over the ranks. Throws PeerError.
   virtual void average() = 0;
   /// Returns the gradients in `owned_slice`, as one row if they are already summed. Only on CPUs.
   DeferredSum deferred_sum() const;
@@ -168,9 +168,9 @@ class GradientAverager {
   virtual bool sends_in_backward() const { return false; }
   /// Gathers the summed gradients on every rank.
   virtual void all_gather() {}
-  /// Replaces a contiguous tensor, of the same size on all ranks, with its sum over the ranks if it
-  /// is small and the strategy needs no messages for it; else returns false. Collective. For batch
-  /// norm, which needs sums of statistics in the forward and backward pass of each layer.
+  /// Replaces a contiguous tensor, which has the same size on all ranks, with its sum over them.
+  /// Returns false, without changing it, if it is not small or the strategy would need messages.
+  /// Collective. For batch norm, which sums statistics in each layer's forward and backward pass.
   virtual bool all_reduce_small(at::Tensor& /*tensor*/) { return false; }
   /// Waits until every rank sees the updates of all ranks. Returns whether they are finite on all
   /// ranks, or `finite` itself if each rank updates all weights from the same sums.
@@ -179,8 +179,8 @@ class GradientAverager {
   /// Returns the elements that this rank updates: all of them, unless the ranks share one copy of
   /// the weights.
   virtual Slice owned_slice() const { return {0, gradient_count()}; }
-  /// If the strategy uses shared memory, moves weights and optimizer state into it. Each tensor has
-  /// an entire storage, with the same contents on all ranks. Collective; called once, before the
+  /// If the strategy uses shared memory, moves weights and optimizer state into it. Each tensor
+  /// must span an entire storage and be equal on all ranks. Collective; called once, before the
   /// first step.
   virtual void move_to_shared_memory(const std::vector<at::Tensor>& /*state*/) {}
   /// Returns whether a step with this strategy can be captured as a DeviceGraph.
@@ -189,7 +189,7 @@ class GradientAverager {
   virtual const char* name() const = 0;
 
  protected:
-  /// Returns the summands that `average` left unsummed; no rows if there are none.
+  /// Returns the rows whose sum `average` deferred; no rows if it deferred nothing.
   virtual DeferredSum summands() const { return {}; }
   std::int64_t gradient_count() const { return buffer_.flat.numel() - buffer_.statistics; }
   at::Tensor statistics() const {
@@ -228,7 +228,7 @@ std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOp
 
 /// Thrown if ranks of one host cannot share memory. Causes: a rank has its own user namespace or a
 /// different view of /proc, the executable is not readable, a limit was reached, or memory ran out.
-/// Error(kRunFailed) if memory ran out, else Error(kConfig).
+/// The exit code is kRunFailed if memory ran out, else kConfig.
 class SharedMemoryError : public Error {
  public:
   /// `error` is an errno.

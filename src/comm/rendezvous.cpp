@@ -50,7 +50,7 @@ std::string not_a_store(const std::string& behaviour) {
   return "the program listening there is not a store: it " + behaviour;
 }
 
-/// Returns the reason why no store answers at an address, or "" if one does.
+/// Returns why no store answers at an address, or "" if one does.
 std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
   constexpr double kConnect_s = 5;  // then the next address is tried
   const UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -58,7 +58,7 @@ std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
   int error = ::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
     if (!is_ready(fd.get(), POLLOUT, deadline, kConnect_s))
-      return "connection attempts are not answered";
+      return "no response to connection attempts";
     socklen_t size = sizeof error;
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
@@ -76,20 +76,20 @@ std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
     size += static_cast<std::size_t>(count);
   }
   const bool is_store = std::memcmp(answer.data(), &kNonce, sizeof kNonce) == 0;
-  return is_store ? "" : not_a_store("sends something else");
+  return is_store ? "" : not_a_store("sends unexpected data");
 }
 
 /// Retries until the deadline, because rank 0's host may still be starting. Returns why the last
 /// attempt failed, or "" if the store answers or, on the rank that serves it, if the name resolves.
 std::string find_store(const launch::WorkerIdentity& identity, bool serves, Deadline& deadline) {
-  std::string obstacle = "the host name does not resolve: no name server answers";
+  std::string obstacle = "cannot resolve the host name: no name server answers";
   for (double pause_s = 0.01;; pause_s = std::min(2 * pause_s, 0.5)) {
     const auto host =
         finish_before(deadline, [name = identity.master_address, port = identity.master_port] {
           return launch::resolve(name, port);
         });
     if (!host) return obstacle;
-    obstacle = host->obstacle;
+    obstacle = host->error;
     for (const addrinfo* each = host->addresses.get(); each != nullptr; each = each->ai_next) {
       obstacle = serves ? "" : obstacle_at(*each, deadline);
       if (obstacle.empty()) return "";
@@ -157,7 +157,7 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
 constexpr const char* kVerdict = "verdict";  // rank 0's: a Refusal, or "" to start the run
 constexpr const char* kRead = "read";        // a rank has read the verdict and all entries
 constexpr const char* kJoined = "joined";
-constexpr double kAnswer_s = 1;  // time that other ranks have to read the verdict after the timeout
+constexpr double kReadGrace_s = 1;  // for other ranks to read the verdict after the timeout
 
 /// Returns the key that a rank sets after an event.
 std::string rank_key(const char* event, int rank) {
@@ -179,7 +179,7 @@ bool wait_until_set(c10d::Store& store, const std::vector<std::string>& keys, De
 /// Waits until the other ranks have read rank 0's verdict, because the store may disappear when
 /// rank 0 exits.
 void wait_for_readers(c10d::Store& store, int world_size, Deadline& deadline) {
-  Deadline extended(std::max(deadline.left_s(), kAnswer_s));
+  Deadline extended(std::max(deadline.left_s(), kReadGrace_s));
   std::vector<std::string> keys;
   for (int rank = 1; rank < world_size; ++rank) keys.push_back(rank_key(kRead, rank));
   (void)wait_until_set(store, keys, extended);
@@ -191,7 +191,7 @@ struct Refusal {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Refusal, code, message)
 
-/// Reports to the other ranks why rank 0 refuses to start the run, and waits until they know.
+/// Reports to the other ranks why rank 0 refuses to start the run, and waits until they read it.
 void publish_refusal(c10d::Store& store, const RendezvousOptions& options, const Refusal& refusal,
                      Deadline& deadline) {
   try {
@@ -220,7 +220,7 @@ void require_all(c10d::Store& store, const RendezvousOptions& options) {
 
 /// Waits for rank 0's verdict, and throws it if it is a refusal.
 void check_verdict(c10d::Store& store, const RendezvousOptions& options) {
-  Deadline deadline(options.timeout_s + kAnswer_s);
+  Deadline deadline(options.timeout_s + kReadGrace_s);
   if (!wait_until_set(store, {kVerdict}, deadline)) {
     require_all(store, options);
     throw PeerError("lost another rank during rendezvous: rank 0 no longer responds");
@@ -237,13 +237,13 @@ std::string link_target(const char* path) {
   return std::filesystem::read_symlink(path, error).string();
 }
 
-/// Returns an id of the current boot of this machine.
+/// Returns an ID for this machine's current boot.
 std::string boot_id() {
   return first_line("/proc/sys/kernel/random/boot_id").value_or(host_name());
 }
 
-/// Returns an id that is equal for processes that share loopback and shared memory: same machine
-/// and boot, same network and PID namespaces, same /dev/shm.
+/// Returns an ID that processes have in common if they share loopback and shared memory: same
+/// machine and boot, same network and PID namespaces, same /dev/shm.
 std::string host_identity() {
   struct stat shm {};
   (void)::stat("/dev/shm", &shm);
@@ -265,7 +265,7 @@ RankInfo read_rank_info(c10d::Store& store, int rank) {
   return nlohmann::json::parse(store.get_to_str(rank_key(kJoined, rank))).get<RankInfo>();
 }
 
-/// Returns names, unique across all ranks, for the GPUs at these PCI addresses. NCCL treats ranks
+/// Returns names, unique across machines, for the GPUs at these PCI addresses. NCCL treats ranks
 /// with different NCCL_HOSTIDs as being on different machines, so they can use the same GPU.
 std::vector<std::string> gpu_names(std::vector<std::string> addresses) {
   const char* host = std::getenv("NCCL_HOSTID");
@@ -340,7 +340,7 @@ RendezvousResult rendezvous(const RendezvousOptions& options) {
   if (is_alone) return {nullptr, true, launch::assign_gpus({options.gpus})};
   const auto tcp_store = connect_to_store(options);
   auto store = c10::make_intrusive<c10d::PrefixStore>(options.identity.store_prefix, tcp_store);
-  constexpr double kMargin_s = 2 + kAnswer_s;
+  constexpr double kMargin_s = 2 + kReadGrace_s;
   Deadline deadline(options.timeout_s + kMargin_s);
   auto result = translate_failures("rendezvous", [&] {
     return finish_before(deadline, [store, options] { return join(store, options); });

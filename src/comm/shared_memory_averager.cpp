@@ -114,7 +114,7 @@ class SharedSegment {
         allocate(example.nbytes()), example.sizes(), [memory = memory_](void* /*piece*/) {},
         example.options());
   }
-  /// Moves the entire storage of `tensor`, and thus every view of it, into the next piece. Unless
+  /// Moves the entire storage of `tensor`, with every view of it, into the next piece. Unless
   /// `copies_contents` is set, the tensor takes on the contents of the piece.
   void relocate(const at::Tensor& tensor, bool copies_contents) {
     using Owner = std::shared_ptr<std::uint8_t>;
@@ -139,16 +139,15 @@ class SharedSegment {
                   ": the process of rank " + std::to_string(rank) + " is gone");
 }
 
-constexpr std::int64_t kGrain = 64;  // elements; no two ranks write to the same cache line
+constexpr std::int64_t kGrain = 64;  // elements; keeps ranks off each other's cache lines
 constexpr std::size_t kMaxSmall_bytes = 64 << 10;  // 4,000 channels' statistics in fp64
 
 /// Sums gradients in memory shared by ranks on the CPUs of one host. Each rank sums its slice of
 /// all ranks' gradients and updates its slice of the weights. Weights and optimizer state are
 /// shared too, so nothing is copied or computed twice. Results are bit-identical in every run.
 ///
-/// A rank that has waited for a tenth of a second checks whether the other processes are alive. A
-/// hung process is detected by the monitor of this rank's waits: the launcher or a thread of the
-/// rank.
+/// A rank that has waited for a tenth of a second checks whether the other processes are alive. The
+/// launcher, or a thread of the rank, monitors this wait and detects hung processes.
 class SharedMemoryAverager : public GradientAverager {
  public:
   SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
@@ -175,7 +174,7 @@ class SharedMemoryAverager : public GradientAverager {
     for (int other = 0; other < ranks(); ++other) {
       const pid_t pid = states_[other].pid;
       processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-      if (is_gone(other)) throw_lost(other, launch::Wait::kAveraging);
+      if (has_exited(other)) throw_lost(other, launch::Wait::kAveraging);
     }
   }
 
@@ -221,10 +220,10 @@ class SharedMemoryAverager : public GradientAverager {
   }
 
   bool end_update(bool finite) override {
-    if (!finite) states_[rank()].broken = true;
+    if (!finite) states_[rank()].non_finite = true;
     barrier();
     return std::none_of(states_, states_ + ranks(),
-                        [](const RankState& state) { return state.broken.load(); });
+                        [](const RankState& state) { return state.non_finite.load(); });
   }
 
   const char* name() const override { return "shared_memory"; }
@@ -233,7 +232,7 @@ class SharedMemoryAverager : public GradientAverager {
   /// State that a rank publishes to the others, on its own cache line.
   struct alignas(64) RankState {
     std::atomic<pid_t> pid;
-    std::atomic<bool> broken;  // the update of its slice is not finite
+    std::atomic<bool> non_finite;  // the update of its slice is not finite
   };
 
   int rank() const { return communicator_.rank(); }
@@ -276,13 +275,13 @@ class SharedMemoryAverager : public GradientAverager {
     const launch::WaitScope waiting(communicator_.status(), wait);
     barrier_.arrive_and_wait([this, wait](int missing) {
       // In this order, because the process may arrive and then exit.
-      if (is_gone(missing) && !barrier_.has_arrived(missing)) throw_lost(missing, wait);
+      if (has_exited(missing) && !barrier_.has_arrived(missing)) throw_lost(missing, wait);
     });
   }
 
   /// Polls the pidfd, which reports that the process has exited even before its parent has reaped
   /// it; uses /proc if pidfds are not available (before Linux 5.3, and in some sandboxes).
-  bool is_gone(int other) const {
+  bool has_exited(int other) const {
     const UniqueFd& process = processes_[static_cast<std::size_t>(other)];
     if (!process.valid()) {
       const auto state = process_state(states_[other].pid);

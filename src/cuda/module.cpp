@@ -108,8 +108,8 @@ class CudaGraph : public accelerator::DeviceGraph {
  private:
   using Pool = const c10::MempoolId_t;
 
-  /// Returns the memory pool shared by all graphs of a process, which are replayed one at a time
-  /// and keep no data in it. LibTorch's allocator refuses a pool whose graphs are all gone.
+  /// Returns the memory pool that all graphs of a process share: they are replayed one at a time
+  /// and keep no data in it. LibTorch's allocator rejects a pool once all of its graphs are gone.
   static std::shared_ptr<Pool> shared_pool() {
     static std::weak_ptr<Pool> last;
     std::shared_ptr<Pool> pool = last.lock();
@@ -131,7 +131,7 @@ std::filesystem::path folder_of(Function* function) {
   return std::filesystem::path(library.dli_fname ? library.dli_fname : "").parent_path();
 }
 
-/// Returns LibTorch's stub library for NVRTC and the CUDA driver. Loads it at the first call,
+/// Returns LibTorch's stub library for NVRTC and the CUDA driver. Loads it on the first call,
 /// because LibTorch itself may never load it.
 const SharedLibrary& library() {
   static const SharedLibrary kLibrary(folder_of(&c10::cuda::device_count) / "libcaffe2_nvrtc.so");
@@ -271,7 +271,7 @@ std::string compile(const std::string& source, int capability) {
 }
 
 /// Returns the module in a cache file; null if there is none or it cannot be loaded. The file
-/// starts with a hash of the rest to detect damage, most of which the driver would not notice.
+/// starts with a hash of the rest, because the driver would not detect most damage.
 std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::path& file) {
   if (!path_exists(file)) return nullptr;
   try {

@@ -96,18 +96,18 @@ class Pipeline {
     input.ndim_present = 1;
     input.ndim = 1;
     require(daliPipelineAddExternalInput(pipeline, &input));
-    last_ = {kInput, DALI_STORAGE_CPU};
+    last_output_ = {kInput, DALI_STORAGE_CPU};
     add_operators();
     daliPipelineIODesc_t output{};
-    output.name = last_.name;
-    output.device = last_.device_type;
+    output.name = last_output_.name;
+    output.device = last_output_.device_type;
     require(daliPipelineSetOutputs(pipeline, 1, &output));
     require(daliPipelineBuild(pipeline));
   }
 
   std::size_t max_batch() const { return max_batch_; }
 
-  /// Starts decoding a batch of encoded files, which must stay in place until the batch is popped.
+  /// Starts decoding a batch of encoded files, which must stay valid until the batch is popped.
   void feed(const std::vector<data::Bytes>& files) {
     std::vector<std::int64_t> sizes(files.size());
     std::vector<daliTensorDesc_t> samples(files.size());
@@ -184,28 +184,27 @@ class Pipeline {
     description.schema_name = schema;
     description.backend = backend;
     description.num_inputs = 1;
-    description.inputs = &last_;
+    description.inputs = &last_output_;
     description.num_outputs = 1;
     description.outputs = &out;
     description.num_args = static_cast<int>(arguments.size());
     description.args = arguments.data();
     require(daliPipelineAddOperator(pipeline_.get(), &description));
-    last_ = out;
+    last_output_ = out;
   }
 
   data::ImageDecoderSetup setup_;
   std::size_t max_batch_;
   Owned<daliPipeline_h> pipeline_;
-  daliIODesc_t last_{};  // input of the next operator
+  daliIODesc_t last_output_{};  // input of the next operator
 };
 
 // While one batch is being decoded, the next one waits in DALI.
 constexpr std::size_t kMaxFed = 2;
 
-/// Decodes with NVIDIA DALI. One thread reads the files and owns the pipeline. Each file's header
-/// is checked before DALI sees the file, as by the built-in decoders. Pictures that DALI would
-/// decode differently, and whole batches on which it fails, are decoded by the built-in decoders
-/// and passed to DALI as PNG.
+/// Decodes with NVIDIA DALI. One thread reads the files and owns the pipeline. As in the built-in
+/// decoders, each file's header is checked first. Pictures that DALI would decode differently, and
+/// whole batches on which it fails, are decoded by the built-in decoders and passed to DALI as PNG.
 class DaliDecoder : public data::ImageDecoder {
  public:
   explicit DaliDecoder(const data::ImageDecoderSetup& setup) : setup_(setup) {
@@ -286,7 +285,7 @@ class DaliDecoder : public data::ImageDecoder {
     if (!usable || !pipeline_ || pipeline_->max_batch() < batch->samples.size()) {
       while (!fed_.empty()) finish_first();
     }
-    if (!usable) return settle(*batch);
+    if (!usable) return retry_as_png(*batch);
     fed_.push_back(std::move(batch));
     pipeline_for(fed_.back()->samples.size()).feed(fed_.back()->files);
   }
@@ -297,12 +296,12 @@ class DaliDecoder : public data::ImageDecoder {
       fed_.pop_front();
     } catch (const Error&) {
       pipeline_.reset();  // drops all batches in it
-      for (const auto& each : std::exchange(fed_, {})) settle(*each);
+      for (const auto& each : std::exchange(fed_, {})) retry_as_png(*each);
     }
   }
 
   /// Decodes a failed batch, or reports its bad samples. The pipeline must be empty.
-  void settle(FileBatch& batch) try {
+  void retry_as_png(FileBatch& batch) try {
     data::DecodedBatch decoded;
     decoded.failures = read(batch, /*as_png=*/true);
     if (decoded.failures.empty()) {
@@ -358,7 +357,7 @@ class DaliDecoder : public data::ImageDecoder {
   data::ImageDecoderSetup setup_;
   std::unique_ptr<Pipeline> pipeline_;
   FileBatches fed_;
-  std::mutex mutex_;  // guards the members below
+  std::mutex mutex_;  // guards waiting_ and ending_
   std::condition_variable changed_;
   FileBatches waiting_;
   bool ending_ = false;

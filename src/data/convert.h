@@ -11,7 +11,7 @@ enum class ConvertTarget { kLmdb, kImageFolder };
 struct ConvertOptions {
   fs::path from;  // a folder with IDX files
   ConvertTarget target = ConvertTarget::kLmdb;
-  fs::path to;                          // must not exist or must be empty
+  fs::path to;                          // a new or empty folder
   bool jpeg = false;                    // otherwise PNG, which is lossless
   std::function<void()> before_each{};  // called before each image; may throw to abort
 };
@@ -23,8 +23,8 @@ struct Converted {
 
 /// Writes both splits of an IDX data set to `to`/train and `to`/test: as Caffe2 LMDBs with keys
 /// 00000000, 00000001, …, in the order of the IDX file, or as files <class>/<position>.png (or
-/// .jpg). The folder `to` appears complete or not at all. Throws Error(kData) if reading fails and
-/// Error(kRunFailed) if writing fails.
+/// .jpg). `to` is created complete or not at all. Throws Error(kConfig) if `to` is not empty or
+/// cannot be created, Error(kData) if reading fails, and Error(kRunFailed) if writing fails.
 Converted convert(const ConvertOptions& options);
 
 /// Serialises an encoded image and its label in the format that parse_caffe2_record reads.
@@ -34,7 +34,7 @@ std::string write_caffe2_record(const std::string& image, std::int32_t label);
 using EntryAt = std::function<std::pair<std::string, std::string>(std::int64_t number)>;
 
 /// Writes an LMDB with one unnamed table of `count` entries to a new folder and syncs it. Entries
-/// must be in key order. Throws Error(kRunFailed), leaving an incomplete database.
+/// must be in key order. On failure, throws Error(kRunFailed) and leaves an incomplete database.
 void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry_at);
 
 }  // namespace mnist_train::data

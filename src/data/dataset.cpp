@@ -163,7 +163,8 @@ void DatasetReader::draw_validation(std::vector<std::int64_t> remaining) {
 /// Warns about classes that a drawn set lacks, and rejects an empty set.
 void DatasetReader::note_drawn(const SampleSplit& split, const char* key) {
   if (split.taken.empty()) {
-    fail_data("{}: data.{} holds out no samples, because no class has two", train_.name(), key);
+    fail_data("{}: data.{} holds out no samples, because every class has only one sample",
+              train_.name(), key);
   }
   if (split.single_classes.empty()) return;
   std::vector<std::string> names;
@@ -176,7 +177,7 @@ void DatasetReader::note_drawn(const SampleSplit& split, const char* key) {
                                first_names(names, /*max_names=*/10)));
 }
 
-/// Moves the test set out of the training samples in `remaining`, unless it has its own files.
+/// Moves the test samples out of `remaining`, unless the test set has its own files.
 void DatasetReader::draw_test(std::vector<std::int64_t>& remaining, const DatasetRecord* record) {
   if (record != nullptr) {
     test_ = train_.select(recorded_test(train_, *record));
@@ -210,8 +211,8 @@ void DatasetReader::require_memory() const {
   const auto available = static_cast<std::int64_t>(memory.available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;
   fail_data(
-      "{}: decoded to {}, the images need {} MiB, but {} MiB of memory are free{}; decode during "
-      "training with data.decode \"stream\", or reduce data.size or data.limit_train",
+      "{}: decoded to {}, the images need {} MiB, but only {} MiB of memory is free{}; decode "
+      "during training with data.decode \"stream\", or reduce data.size or data.limit_train",
       train_.name(), geometry_.text(), bytes() >> 20U, available >> 20,
       memory.limited ? ", within the " + memory_text(memory.total) + " of its cgroup" : "");
 }
@@ -313,8 +314,8 @@ Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
   return finish({open(train_), open(validation_), open(test_), /*hash=*/""});
 }
 
-/// Removes the failed samples, and their pixels from `images` unless that is empty. `first`: the
-/// number of the split's first sample in the numbering of `failed`.
+/// Adds the failures to `bad_`. If bad samples are skipped, removes them, and their pixels from
+/// `images` unless that is empty. `first`: number of the first sample, as counted in `failed`.
 void DatasetReader::skip(SampleView& samples, std::span<const SampleFailure> failed,
                          std::int64_t first, std::span<std::uint8_t> images) {
   for (const SampleFailure& each : failed) bad_.add(each.message);

@@ -24,7 +24,7 @@ struct ImageSet {
   std::span<const std::uint8_t> images;   // [count,C,H,W] u8; empty if encoded
   std::span<const std::uint16_t> labels;  // [count]
   std::shared_ptr<const void> owner;      // keeps both spans alive
-  std::string source;                     // path of the images file, for messages
+  std::string source;                     // file, folder or database, for messages
   std::shared_ptr<const EncodedImages> encoded{};
   std::vector<std::string> paths{};  // [count] for held-out pictures in memory; else empty
 
@@ -49,12 +49,12 @@ struct Dataset {
   std::string hash;
   std::vector<std::string> class_names{};   // by class number; empty if the data has none
   std::vector<std::string> skipped{};       // skipped bad samples, with the reason
-  std::vector<std::int64_t> train_parts{};  // sizes of the sets of train_per_process, in order
+  std::vector<std::int64_t> train_parts{};  // sizes of the train_per_process sets, in order
   LeftOut left_out{};
   std::vector<std::string> notes{};  // warnings about the files
 };
 
-/// The splits, by their names in files.
+/// The splits and their names in files.
 inline constexpr std::array<std::pair<const char*, ImageSet Dataset::*>, 3> kSplits{
     {{"train", &Dataset::train}, {"validation", &Dataset::validation}, {"test", &Dataset::test}}};
 
@@ -153,14 +153,13 @@ ImageSet read_image_shape(settings::DataOptions options, const fs::path& record 
 /// Reads a `dataset.json`. Throws Error(kData) if the file is invalid.
 DatasetRecord read_dataset_record(const fs::path& file);
 
-/// Returns the path of the `dataset.json` of the run that wrote a checkpoint or weights file. It is
-/// next to the file or to the `checkpoints` folder that contains the file. Empty if there is none.
+/// Returns the path of `dataset.json` for a checkpoint or weights file: next to the file, or next
+/// to the `checkpoints` folder that contains it. Empty if there is none.
 fs::path find_dataset_record(const fs::path& weights);
 
-/// Returns the content of `dataset.json`: sample counts per class (by name or number), paths of the
-/// held-out samples if they were drawn by a fraction, and `left_out`: file counts per extension,
-/// `folders` with the reason for each, `duplicates` in a list, samples beyond `limit_train` and
-/// `limit_test`, and `unusable` samples.
+/// Returns the content of `dataset.json`: the samples per class in each split, the paths of
+/// held-out samples drawn by fraction, and `left_out`: files per extension, `folders` with reasons,
+/// `duplicates` in a list, samples beyond `limit_train` and `limit_test`, and `unusable` samples.
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options);
 
 /// Returns one line for the user, such as "12 .txt files; 1 folder: __MACOSX (created by another
@@ -168,8 +167,8 @@ std::string write_dataset_record(const Dataset& dataset, const settings::DataOpt
 std::string left_out_text(const LeftOut& left_out);
 
 /// Returns the loss weight of each class, by class number; balanced weights are computed from the
-/// training set. Throws ConfigKeyError for an unknown class name, and Error(kData) if a class has
-/// no samples or all weights are 0.
+/// training set. Throws ConfigKeyError for an unknown class name or if all weights are 0, and
+/// Error(kData) if a class has no samples.
 std::vector<float> class_weights(const settings::ClassWeightOptions& options,
                                  const Dataset& dataset);
 
@@ -181,8 +180,8 @@ struct SharedDatasetHandle {
 };
 
 /// One host's samples, read once by the launcher while its workers start, and mapped by all of
-/// them. The launcher constructs it before spawning and calls `publish`; each worker calls
-/// `attach`.
+/// them. The launcher constructs the object before spawning workers, and calls `publish`; each
+/// worker calls `attach`.
 class SharedDataset {
  public:
   /// Throws Error(kRunFailed) if the system has no file descriptors left.

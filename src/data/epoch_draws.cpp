@@ -109,8 +109,8 @@ PixelBox EntryDraws::resized_crop(const settings::RandomResizedCropOptions& opti
   return window;
 }
 
-PixelBox EntryDraws::erased(const settings::RandomErasingOptions& options,
-                            settings::ImageSize image) const {
+PixelBox EntryDraws::erasing_box(const settings::RandomErasingOptions& options,
+                                 settings::ImageSize image) const {
   if (uniform(0) >= options.probability) return {};
   return box(1, options.scale, options.ratio, image, [image](const PixelBox& rect) {
     return rect.height < image.height && rect.width < image.width;
@@ -136,7 +136,7 @@ std::array<PictureChange, 4> EntryDraws::jitter(const settings::ColorJitterOptio
   return changes;
 }
 
-PictureChange EntryDraws::trivial() const {
+PictureChange EntryDraws::trivial_augment() const {
   using enum PictureOperation;
   constexpr std::int64_t kOperations = 14;
   constexpr std::int64_t kMagnitudes = 31;

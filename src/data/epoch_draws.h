@@ -51,7 +51,7 @@ class EntryDraws {
   /// Draws uniformly from [0, 1) with 53 bits; `number` distinguishes the draws of an entry.
   double uniform(std::uint64_t number) const;
 
-  /// Draws the crop window, in coordinates of the unpadded image.
+  /// Draws the crop window, relative to the unpadded image.
   PixelBox crop(const settings::RandomCropOptions& options, settings::ImageSize image) const;
   bool flip(double probability) const { return uniform(0) < probability; }
   /// Draws the angle in radians, counter-clockwise.
@@ -62,10 +62,11 @@ class EntryDraws {
   PixelBox resized_crop(const settings::RandomResizedCropOptions& options,
                         settings::ImageSize image) const;
   /// Draws the rectangle to fill, like torchvision's RandomErasing.
-  PixelBox erased(const settings::RandomErasingOptions& options, settings::ImageSize image) const;
+  PixelBox erasing_box(const settings::RandomErasingOptions& options,
+                       settings::ImageSize image) const;
   /// Draws the operations of color_jitter and their order. Disabled operations become kIdentity.
   std::array<PictureChange, 4> jitter(const settings::ColorJitterOptions& options) const;
-  PictureChange trivial() const;
+  PictureChange trivial_augment() const;
   /// Draws the rectangle to copy from the partner, like torchvision's CutMix.
   PixelBox cutmix(const settings::CutmixOptions& options, settings::ImageSize image) const;
   /// Returns the sample's own weight: fixed, or drawn from Beta(alpha, alpha).
@@ -74,7 +75,7 @@ class EntryDraws {
  private:
   double between(settings::Interval interval, std::uint64_t number) const;
   /// Draws a box whose share of the image's area is in `scale` and whose height / width is in
-  /// `ratio`. Makes up to ten attempts with two draws each, from draw `number` on. Returns the
+  /// `ratio`. Makes up to ten attempts with two draws each, starting at draw `number`. Returns the
   /// first box that `fits`, at a position given by the next two draws, or no box if none fits.
   template <class Fits>
   PixelBox box(std::uint64_t number, settings::Interval scale, settings::Interval ratio,

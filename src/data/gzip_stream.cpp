@@ -17,9 +17,9 @@ namespace mnist_train::data {
 
 namespace {
 
-// Limits of the cache of decompressed files.
-constexpr std::size_t kMinCompressed_bytes = std::size_t{256} << 10;  // compressed
-constexpr std::size_t kMaxInflated_bytes = std::size_t{256} << 20;    // decompressed
+// Limits for caching decompressed files.
+constexpr std::size_t kMinCompressed_bytes = std::size_t{256} << 10;
+constexpr std::size_t kMaxInflated_bytes = std::size_t{256} << 20;
 constexpr std::size_t kMaxKept = 8;
 constexpr char kHashSeparator = '-';
 

@@ -7,9 +7,9 @@ struct z_stream_s;  // zlib's, NOLINT(readability-identifier-naming)
 
 namespace mnist_train::data {
 
-/// Decompresses a gzip file (RFC 1952) of one or more concatenated members. The file is in memory
-/// and must outlive this object. Throws Error(kData) with the name and the offsets in the
-/// compressed and decompressed data.
+/// Decompresses an in-memory gzip file (RFC 1952) of one or more concatenated members. The memory
+/// must outlive this object. Throws Error(kData) with the name and the offsets in the compressed
+/// and decompressed data.
 class GzipStream {
  public:
   GzipStream(Bytes compressed, std::string name);
@@ -38,7 +38,7 @@ class GzipStream {
 
 /// Returns the decompressed content of a gzip file from the user's cache, as stored by
 /// `keep_inflated`, or null if it is missing or has changed. Decompressing MNIST's 47 MB takes a
-/// tenth of a second; checking their hash takes five milliseconds.
+/// tenth of a second; checking the hash takes five milliseconds.
 std::shared_ptr<const MappedFile> find_inflated(Bytes compressed);
 
 /// Stores the decompressed content of a gzip file in the folder `inflated` of the user's cache,

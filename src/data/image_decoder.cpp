@@ -24,11 +24,11 @@ MakeDecoder* load_dali() {
     refuse("cannot use NVIDIA DALI: {}; ./scripts/setup --dali installs it", library.error());
   }
   MakeDecoder* const make = library.find<MakeDecoder>("mnist_train_make_dali_decoder");
-  if (make == nullptr) refuse("{}: is not the DALI module of mnist-train", path);
+  if (make == nullptr) refuse("{}: not the DALI module of mnist-train", path);
   return make;
 }
 
-/// A thread pool that decodes all samples to one buffer, or decodes batches ahead of their use.
+/// A thread pool that decodes all samples into one buffer, or batches before they are needed.
 class DecoderPool : public ImageDecoder {
  public:
   explicit DecoderPool(const ImageDecoderSetup& setup) : setup_(setup) {
@@ -74,7 +74,7 @@ class DecoderPool : public ImageDecoder {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  /// Returns memory that is no longer in use, or allocates some.
+  /// Returns a buffer that is no longer in use, or a new one.
   Pixels free_pixels(std::size_t bytes) {
     for (Pixels& pixels : pixels_) {
       if (pixels.use_count() > 1) continue;

@@ -24,9 +24,9 @@ void fit(imaging::Image image, const ImageGeometry& geometry, const std::string&
   require_geometry({image.channels, image.height, image.width}, geometry, name);
   imaging::Framing framing{geometry.height, geometry.width};
   if (geometry.fit == settings::Fit::kCrop) {
-    framing = imaging::cropped(image, geometry.height, geometry.width);
+    framing = imaging::crop_framing(image, geometry.height, geometry.width);
   } else if (geometry.fit == settings::Fit::kPad) {
-    framing = imaging::padded(image, geometry.height, geometry.width);
+    framing = imaging::pad_framing(image, geometry.height, geometry.width);
   }
   imaging::draw_planes(std::move(image), framing, geometry.channels, geometry.height,
                        geometry.width, geometry.decode.background, out);
@@ -133,7 +133,7 @@ void BadSamples::refuse() const {
             fmt::join(std::span(messages_).first(named), "\n  "));
 }
 
-void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& options) {
+void set_decode_options(ImageGeometry& geometry, const settings::DataOptions& options) {
   geometry.fit = options.fit;
   geometry.decode = {options.background, options.max_pixels};
 }
@@ -218,7 +218,7 @@ SampleView SampleView::select(const std::vector<std::int64_t>& positions) const 
 
 std::vector<std::int64_t> SampleView::source_sizes() const {
   std::vector<std::int64_t> sizes(sources_.size());
-  for (const PlacedSample& sample : samples_) ++sizes[sample.source];
+  for (const SampleRef& sample : samples_) ++sizes[sample.source];
   return sizes;
 }
 

@@ -28,7 +28,7 @@ struct TableInfo {
   std::uint16_t levels;  // depth of the page tree
   std::array<std::uint64_t, 3> page_counts;
   std::uint64_t entries;
-  std::uint64_t root;  // root page
+  std::uint64_t root;  // page number
 };
 struct MetaPage {
   PageHeader header;
@@ -41,7 +41,7 @@ struct MetaPage {
   std::uint64_t transaction;
 };
 struct NodeHeader {    // precedes an entry's key
-  std::uint32_t size;  // of the value; in a branch page, part of the child's index, with `flags`
+  std::uint32_t size;  // of the value; in branch pages, `size` and `flags` hold a page number
   std::uint16_t flags;
   std::uint16_t key_size;
 };
@@ -347,7 +347,7 @@ void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry
   const std::unique_ptr<MDB_env, void (*)(MDB_env*)> owner(environment, &mdb_env_close);
   require(mdb_env_set_mapsize(environment, kMaxBytes), "reserve");
   // Syncs only at the end, because an unfinished database is discarded. Uses no lock file: no other
-  // process uses the database, and writing that mapped file to a full disk would kill this one.
+  // process uses the database, and writing to the mapped lock file on a full disk would be fatal.
   require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");
   for (std::int64_t number = 0; number < count;) {
     MDB_txn* begun = nullptr;

@@ -130,7 +130,7 @@ const char* reason_to_ignore(std::string_view folder) {
 struct FolderEntry {
   std::string name;
   bool is_folder = false;
-  std::uintmax_t size = 0;  // of pictures
+  std::uintmax_t size = 0;  // set only for pictures
 };
 
 class ImageFolder : public PictureFiles {
@@ -329,7 +329,7 @@ class CsvReader {
     }
     for (;;) {
       const std::size_t quote = text_.find('"');
-      if (quote == std::string_view::npos) fail("a quote that begins here is not closed");
+      if (quote == std::string_view::npos) fail("unclosed quote");
       field += text_.substr(0, quote);
       next_line_ += static_cast<std::uint32_t>(std::count(&text_[0], &text_[quote], '\n'));
       text_.remove_prefix(quote + 1);
@@ -371,7 +371,7 @@ ListColumns read_header(CsvReader& csv, std::vector<std::string>& fields) {
         fields.size() == 1 && fields[0].find_first_of(";\t") != std::string::npos;
     const std::string found = fmt::format("{}", fmt::join(fields, ","));
     csv.fail("{}, found \"{}\"{}", wanted, on_one_line(found.substr(0, kMaxShown)),
-             other_separator ? "; separate columns by commas" : "");
+             other_separator ? "; separate columns with commas" : "");
   }
   return {fields.size(), path ? *path : *file_name, *label, find("holdout")};
 }
@@ -530,7 +530,7 @@ class ImageList : public PictureFiles {
   ListKind kind_;
   // Used while rows are read:
   std::unordered_map<std::string, std::size_t> label_numbers_{};
-  std::vector<std::uint32_t> lines_{};  // of the samples
+  std::vector<std::uint32_t> lines_{};  // line of each sample
 };
 
 }  // namespace

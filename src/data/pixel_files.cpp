@@ -19,13 +19,13 @@ constexpr std::uint8_t kUnsignedByte = 0x08;  // IDX element type
 constexpr std::size_t kMaxDimensions = 4;
 constexpr std::size_t kMaxHeaderBytes = 4 + 4 * kMaxDimensions;
 
-// Deflate compresses zeros 1032:1, but images far less than 100:1. A file that claims a higher
-// ratio than kMaxExpansion is a decompression bomb or has a wrong header. Small files are exempt,
-// because they do no harm.
+// Deflate reaches a ratio of 1032 on zeros, but far less than 100 on images. A file that claims a
+// higher ratio than kMaxExpansion is a decompression bomb or has a wrong header. Small files are
+// exempt, because they do no harm.
 constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
 
-/// An open IDX file of unsigned bytes. Its header has been checked; its values are not read yet.
+/// An open IDX file of unsigned bytes. Its header has been checked; its values have not been read.
 /// Compression is detected by content, not by file name.
 class IdxReader {
  public:
@@ -47,8 +47,8 @@ class IdxReader {
   }
 
   /// Returns the values: memory-mapped, from the user's cache of decompressed files, or
-  /// decompressed into memory that is committed page by page as it is written, so a wrong header
-  /// costs nothing.
+  /// decompressed into memory that is committed page by page as it is written, so a header that
+  /// states too large a size costs nothing.
   IdxFile read() const {
     const Bytes bytes = file_->bytes();
     const std::size_t end = header_.size() + size_;
@@ -116,8 +116,7 @@ class IdxReader {
       if (extent == 0) fail(offset, "dimension {} is 0, expected at least 1", dimension);
       if (__builtin_mul_overflow(size_, static_cast<std::size_t>(extent), &size_) ||
           size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMaxHeaderBytes) {
-        fail(offset, "dimension {} is {}, more values than any file can contain", dimension,
-             extent);
+        fail(offset, "dimension {} is {}, too many values for any file", dimension, extent);
       }
       shape_.push_back(extent);
     }
@@ -289,8 +288,8 @@ constexpr std::array<std::string_view, kRows> kGlyphs{
     "#   #   #    #    #   #    #  #   # #   #  #    #   #    # ",
     " ###   ###  #####  ###     #   ###   ###   #     ###   ##  "};
 
-/// Returns the ink, from 0 to 1, at a point of a glyph, interpolated between its cells, whose
-/// centres have integer coordinates.
+/// Returns the ink, from 0 to 1, at a point of a glyph, interpolated between cells centred at
+/// integer coordinates.
 double ink_at(std::int64_t digit, double column, double row) {
   const int left = static_cast<int>(std::floor(column));
   const int top = static_cast<int>(std::floor(row));

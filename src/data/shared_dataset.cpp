@@ -122,7 +122,7 @@ Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds time
   const UniqueFd ready_fd(handle.ready_fd);
   wait_until_ready(ready_fd.get(), timeout, while_waiting);
   struct stat status {};
-  if (::fstat(memory_fd.get(), &status) != 0) throw_errno("examine the memory of the samples");
+  if (::fstat(memory_fd.get(), &status) != 0) throw_errno("stat the memory of the samples");
   const auto bytes = static_cast<std::size_t>(status.st_size);
   std::uint64_t begin = 0;
   const std::shared_ptr<const std::uint8_t> memory =

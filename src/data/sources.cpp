@@ -22,7 +22,7 @@ using settings::DataOptions;
 
 namespace {
 
-/// Returns the key of `data` that names a split.
+/// Returns a split's key in `data`.
 const char* key_of(SplitName split) { return split == SplitName::kTrain ? "train" : "test"; }
 
 /// File names that identify a split in a folder.
@@ -48,8 +48,8 @@ bool replace_last(std::string& text, std::string_view from, std::string_view to)
   return true;
 }
 
-/// Returns a stem that is equal for all spellings of a file's name: with or without ".gz", and with
-/// "-idx" (names of MNIST's archives) or ".idx" (names in their gzip headers).
+/// Returns a stem that is the same for all spellings of a file name: with or without ".gz", and
+/// with "-idx" (names of MNIST's archives) or ".idx" (names in their gzip headers).
 std::string stem_of(const fs::path& path) {
   std::string stem = path.filename().string();
   if (stem.ends_with(".gz")) stem.resize(stem.size() - 3);
@@ -189,7 +189,7 @@ fs::path folder_with_images(const fs::path& folder, SplitName split, DataFormat 
 }
 
 /// Returns the folders to search for data set folders, each with the reason for searching it.
-std::vector<std::pair<fs::path, std::string>> search_places(const std::optional<fs::path>& root) {
+std::vector<std::pair<fs::path, std::string>> search_folders(const std::optional<fs::path>& root) {
   std::vector<std::pair<fs::path, std::string>> places;
   if (root) places.emplace_back(*root, "data.root");
   if (const char* list = std::getenv("MNIST_TRAIN_DATA")) {
@@ -251,7 +251,7 @@ NamedFiles named_files(const DataOptions& options) {
 }
 
 /// Opens a source. If that fails because the file has an unsupported format, the error names the
-/// format. `trained_on`: the first training set, or null if this is it.
+/// format. `trained_on`: the first training set, or null while opening that set.
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
                                          SplitName split, const ImageSource* trained_on,
                                          BadSamples& bad) try {
@@ -313,7 +313,7 @@ ImageGeometry converted(ImageGeometry geometry, const DataOptions& options) {
     geometry.width = options.size->width;
     geometry.fits_size = true;
   }
-  prepare_pictures(geometry, options);
+  set_decode_options(geometry, options);
   return geometry;
 }
 
@@ -460,7 +460,7 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
                             const std::optional<fs::path>& root) {
   if (root && !is_folder(*root)) fail_data("{}: no such folder (data.root)", root->string());
   std::string searched;
-  for (const auto& [place, reason] : search_places(root)) {
+  for (const auto& [place, reason] : search_folders(root)) {
     for (const std::string& name : {dataset.name, dataset.other_folder}) {
       fs::path folder = place / name;
       if (!is_folder(folder) && (place / "").parent_path().filename() == name) folder = place;

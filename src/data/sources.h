@@ -46,7 +46,7 @@ struct ImageGeometry {
   bool same_shape(const ImageGeometry& other) const {
     return channels == other.channels && height == other.height && width == other.width;
   }
-  /// Returns channels, height and width for messages, e.g. "3 x 244 x 244".
+  /// Returns channels, height and width for messages, e.g. "3 x 224 x 224".
   std::string text() const;
   /// Returns a string that identifies the conversion from files to pixels, to be hashed.
   std::string hash_input() const;
@@ -58,7 +58,7 @@ void require_geometry(const ImageGeometry& actual, const ImageGeometry& wanted,
                       const std::string& name);
 
 /// Copies data.fit, data.background and data.max_pixels into a geometry.
-void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& options);
+void set_decode_options(ImageGeometry& geometry, const settings::DataOptions& options);
 
 /// Decodes a picture into `out` as planes [C,H,W] of `geometry`, for training and `predict` alike.
 /// Throws Error(kData) like imaging::decode and require_geometry.
@@ -80,7 +80,7 @@ class BadSamples {
     if (is_full() || (!skip_ && std::ranges::count(messages_, message) > 0)) return;
     messages_.push_back(message);
   }
-  /// Throws Error(kData) with all messages and advice, unless bad samples are skipped.
+  /// Throws Error(kData) with up to kMaxNamed messages and advice, unless bad samples are skipped.
   void refuse() const;
   /// Returns all messages, for the user.
   const std::vector<std::string>& skipped() const { return messages_; }
@@ -221,11 +221,11 @@ class SampleView {
   }
 
  private:
-  struct PlacedSample {  // small, since there may be millions
+  struct SampleRef {  // small, since there may be millions
     std::uint32_t source;
     std::uint32_t sample;
   };
-  const PlacedSample& at(std::int64_t position) const {
+  const SampleRef& at(std::int64_t position) const {
     return samples_[static_cast<std::size_t>(position)];
   }
   const ImageSource& source_of(std::int64_t position) const {
@@ -233,7 +233,7 @@ class SampleView {
   }
 
   std::vector<std::shared_ptr<ImageSource>> sources_;
-  std::vector<PlacedSample> samples_;
+  std::vector<SampleRef> samples_;
   std::string hash_;
 };
 
@@ -246,12 +246,12 @@ struct SampleSplit {
 
 /// Draws a fraction of each class from the samples at positions `pool`. The samples of a class are
 /// sorted by the SHA-256 of `seed:path` (`seed:number` if they have no paths), and the first
-/// max(1, round(n × fraction)) of n are drawn, rounding half up. Adding or removing a sample thus
+/// max(1, round(n × fraction)) of n are drawn, rounding half up, so adding or removing a sample
 /// moves few others. At least one sample always stays, so a class with a single sample loses none.
 SampleSplit draw_fraction(const SampleView& samples, const std::vector<std::int64_t>& pool,
                           double fraction, std::int64_t seed);
 
-/// Returns the positions of `limit` samples drawn in the same order. Each class gets a share in
+/// Returns the positions of `limit` samples, drawn by the same hash. Each class gets a share in
 /// proportion to its size, by the largest remainder method, and at least one sample if the limit
 /// allows it.
 std::vector<std::int64_t> draw_limit(const SampleView& samples, std::int64_t limit,
@@ -283,28 +283,29 @@ Sources open_sources(const settings::DataOptions& options, bool includes_test,
 
 enum class SplitName { kTrain, kTest };
 
-/// Throws Error(kData) if a split's location does not exist, with the command that creates such
-/// data if there is one.
+/// Throws Error(kData) if a split's location does not exist, with advice on creating the data.
 void require_exists(const settings::DataLocation& location, SplitName split,
                     settings::DataFormat format);
 
 /// Throws Error(kData), with advice, if no data.format reads this kind of file.
 void refuse_unsupported(const fs::path& path);
 
-/// Finds the folder of a data set's files without opening any: a folder with the data set's name,
-/// or with torchvision's name for it, in `root`, in a folder of the path list MNIST_TRAIN_DATA, in
-/// `third_party` of the executable's repository or bundle, in the installation, or in the user's
-/// cache ($XDG_CACHE_HOME or ~/.cache, `mnist-train/`); or one of these folders itself, if it has
-/// such a name. Throws Error(kData) listing all these locations, or if `root` is not a folder.
+/// Finds the folder of a data set without opening its files. It has the data set's name, or
+/// torchvision's name for it, and is one of these folders or directly inside one: `root`, those in
+/// the path list MNIST_TRAIN_DATA, `third_party` of the executable's repository or bundle, the
+/// installation's data folder, and the user's cache (`mnist-train` in $XDG_CACHE_HOME or ~/.cache).
+/// Throws Error(kData) if `root` is not a folder or, listing all of them, if none has the files.
 fs::path find_named_dataset(const settings::NamedDataset& dataset,
                             const std::optional<fs::path>& root);
 
-/// Finds the images file and the labels file of a split. The location names both files; or only the
-/// images file, in which case the labels file has the same name with "labels" instead of "images"
-/// and "idx1" instead of "idx3"; or a folder, in which the split's files begin with "train", or
-/// with "t10k" or "test", unless it contains only one pair of files; or a parent of the only folder
-/// with images. Files may be raw or gzip-compressed, and each may be in a folder of the same name.
-/// Throws Error(kData) if there is no such pair or more than one.
+/// Finds the images file and the labels file of a split. The location is one of these:
+/// - both files;
+/// - the images file: the labels file then has the same name, with "labels" and "idx1" in place of
+///   "images" and "idx3" or "idx4";
+/// - a folder: its images file begins with "train" (test set: "t10k" or "test") or is the only one;
+/// - a parent of the only folder with images.
+/// Files may be raw or gzip-compressed, and each may be in a folder of the same name. Throws
+/// Error(kData) if there is no such pair or more than one.
 settings::DataLocation find_idx_files(settings::DataLocation location, SplitName split);
 
 /// Finds the CIFAR-10 binary batches of a split: data_batch_1.bin to data_batch_5.bin or
@@ -341,9 +342,9 @@ std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files);
 /// torchvision's ImageFolder: the sorted names of the class folders are the classes, and class
 /// folders may be nested. Files of other kinds, folders without pictures, hidden files and folders,
 /// and other programs' folders are left out. A folder that contains pictures directly is a single
-/// class with that folder's name. Opens no files. Throws Error(kData) with the path for an empty
-/// file, a name with control bytes or invalid UTF-8, circular links, and pictures next to class
-/// folders.
+/// class with that folder's name. Opens no files. Adds unusable files and circular links to `bad`.
+/// Throws Error(kData) with the path for a folder name with control characters or invalid UTF-8,
+/// pictures next to class folders, and a folder without pictures.
 std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad);
 
 /// How to read a list of pictures.
@@ -356,16 +357,16 @@ struct ListKind {
 /// `file_name` (relative to the list, or absolute), `label` and optionally `holdout` (train,
 /// validation, test). If all labels are integers, they are class numbers; otherwise, the sorted
 /// labels are the classes. Repeated rows are left out and counted; paths are compared in absolute,
-/// lexically normal form. Opens no pictures. Throws Error(kData) with the list and line for a
-/// malformed row, a missing file, a path with two labels, or an unknown word in `holdout`.
+/// lexically normal form. Opens no pictures. Adds missing and empty files to `bad`. Throws
+/// Error(kData) with the line for a malformed row, a path with two labels or an unknown `holdout`.
 std::shared_ptr<ImageSource> open_image_list(const fs::path& file, const ListKind& kind,
                                              BadSamples& bad);
 
 /// Opens a Caffe2 LMDB, given as its folder or file. Samples are in key order. Every record is
 /// parsed, but its image is not decoded. The number of classes is the largest label + 1. The
 /// database must not be modified while it is open. Nothing is written, not even the lock file, so
-/// the file system may be read-only. Throws Error(kData) with the file and key for a database that
-/// is missing, damaged or empty, and for invalid records.
+/// the file system may be read-only. Adds invalid records to `bad`. Throws Error(kData) with the
+/// file, and the page if known, for a database that is missing, damaged or empty.
 std::shared_ptr<ImageSource> open_lmdb(const fs::path& path, BadSamples& bad);
 
 /// One sample of a Caffe2 LMDB: an encoded image and its class number.

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Returns the result of `check`, or a problem with this topic and remedy if it throws an Error
-/// other than that of a stop signal.
+/// that is not due to a stop signal.
 template <class Check>
 Finding problem_if_throws(const char* topic, const char* remedy, const Check& check) {
   try {
@@ -95,7 +95,7 @@ void append(Findings& findings, Findings more) {
 }
 
 /// Indents every line after the first to `column`.
-std::string hanging(const std::string& text, std::size_t column) {
+std::string indent_continuation_lines(const std::string& text, std::size_t column) {
   return replaced(escape_control_bytes(text), "\n", "\n" + std::string(column, ' '));
 }
 
@@ -419,9 +419,11 @@ std::string to_text(const Findings& findings, bool colours) {
   for (const Finding& finding : findings) {
     const std::string verdict = fmt::format("{:<{}}", name_of(finding.verdict), kVerdictWidth);
     text += colours ? enum_name(kColours, finding.verdict) + verdict + "\x1b[0m" : verdict;
-    text += fmt::format("{:<{}}{}\n", finding.topic, topic_width, hanging(finding.text, column));
+    text += fmt::format("{:<{}}{}\n", finding.topic, topic_width,
+                        indent_continuation_lines(finding.text, column));
     if (finding.remedy.empty()) continue;
-    text += std::string(column, ' ') + "-> " + hanging(finding.remedy, column + 3) + "\n";
+    text += std::string(column, ' ') + "-> " +
+            indent_continuation_lines(finding.remedy, column + 3) + "\n";
   }
   return text + host_name() + ": " + counted(count(findings, Verdict::kProblem), "problem") + ", " +
          counted(count(findings, Verdict::kWarning), "warning") + "\n";

@@ -68,7 +68,7 @@ struct Driver {
   std::string error;           // why the driver does not work; empty if it does
   int cuda_version = 0;        // newest supported version; 13000 means 13.0
   std::vector<Gpu> gpus;       // GPUs visible under CUDA_VISIBLE_DEVICES
-  int gpus_on_bus = 0;         // NVIDIA's display and 3D controllers on PCI
+  int gpus_on_bus = 0;         // NVIDIA display and 3D controllers on the PCI bus
 };
 
 /// Queries this machine's driver.
@@ -82,7 +82,7 @@ Finding check_run_folder(const settings::RunConfig& config);
 Findings check_gpus(const Driver& driver, const BuildInfo& build);
 
 /// Checks /dev/shm, which NCCL uses to exchange gradients between GPUs without peer access.
-/// `free_bytes` is its free space, or nothing if it does not exist. CPU ranks do not use it.
+/// `free_bytes` is its free space, or nullopt if it does not exist. CPU ranks do not use it.
 Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes);
 
 /// Reports the version of NCCL.

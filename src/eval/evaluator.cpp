@@ -26,8 +26,8 @@ namespace mnist_train::eval {
 namespace {
 
 constexpr int kRunAheadBatches = 2;
-// Images per batch and CPU thread. The activations of more images would not fit into the caches,
-// and convolutional networks would be up to twice as slow.
+// Images per batch and CPU thread. With more, the activations would not fit into the caches, and
+// convolutional networks would be up to twice as slow.
 constexpr std::int64_t kHostBatch = 128;
 // Maximum number of samples whose logits are kept for recomputation.
 constexpr std::int64_t kCascadedSamples = 8192;
@@ -82,7 +82,7 @@ class EvaluationSums {
       return sums_.narrow(0, offset - rows * row_size, rows * row_size).view({rows, row_size});
     };
     shard_sums_ = take(shards, 2);
-    guesses_ = take(images.count, 2);
+    predictions_ = take(images.count, 2);
     scores_ = take(requested, columns);
     class_numbers_ = at::arange(classes_, at::TensorOptions(at::kLong).device(device));
   }
@@ -95,7 +95,7 @@ class EvaluationSums {
     const at::Tensor loss = at::cross_entropy_loss(scores, labels, {}, at::Reduction::Sum);
     shard_sums_[shard][0].add_(loss);
     if (classes_ > kTopClasses) shard_sums_[shard][1].add_(count_in_top(logits, labels));
-    const at::Tensor rows = guesses_.narrow(0, range.begin, range.size());
+    const at::Tensor rows = predictions_.narrow(0, range.begin, range.size());
     rows.select(1, 0).copy_(at::argmax(logits, 1));
     rows.select(1, 1).copy_(at::amax(at::softmax(scores, 1), 1));
     add_scores(logits, range);
@@ -114,11 +114,11 @@ class EvaluationSums {
       result.loss += *next++;
       top5 += *next++;
     }
-    result.samples = guesses_.size(0);
+    result.samples = predictions_.size(0);
     const auto samples = static_cast<double>(result.samples);
     result.loss /= samples;
     if (classes_ > kTopClasses) result.top5_accuracy = top5 / samples;
-    const double* guesses = std::exchange(next, next + guesses_.numel());
+    const double* guesses = std::exchange(next, next + predictions_.numel());
     count(guesses, result);
     for (const data::Range& wanted : request_.predictions) {
       for (std::int64_t sample = wanted.begin; sample < wanted.end; ++sample) {
@@ -142,7 +142,7 @@ class EvaluationSums {
   }
 
   /// Adds the per-class counts, the accuracies and the wrong predictions. `guess`: points to the
-  /// first row of guesses_ in host memory.
+  /// first row of predictions_ in host memory.
   void count(const double* guess, Evaluation& result) const {
     const auto classes = static_cast<std::size_t>(classes_);
     ClassCounts& counts = result.counts;
@@ -206,15 +206,15 @@ class EvaluationSums {
   const EvaluationRequest& request_;
   at::Tensor sums_;
   at::Tensor shard_sums_;     // [shards,2]: loss, labels in the top five; a view, like the next two
-  at::Tensor guesses_;        // [samples,2]: predicted class and its probability
+  at::Tensor predictions_;    // [samples,2]: predicted class and its probability
   at::Tensor scores_;         // [requested,columns]
   at::Tensor class_numbers_;  // [classes] i64
 };
 
-/// Returns which samples are correct despite bf16 rounding, [n] bool: those whose label's logit
-/// exceeds all others by more than an eighth of the largest absolute logit (twenty times the
-/// largest change observed with bf16), and by more than one, so that their losses are small.
-/// Samples with NaN logits are false.
+/// Returns which samples are correct despite bf16 rounding, [n] bool: their label's logit exceeds
+/// all others by more than an eighth of the largest absolute logit (twenty times the largest change
+/// observed with bf16), and by more than one, so that their losses are small. Returns false for
+/// samples with NaN logits.
 at::Tensor clearly_right(const at::Tensor& logits, const at::Tensor& labels) {
   constexpr double kMargin = 0.125;
   constexpr double kMinMargin = 1;
@@ -241,7 +241,7 @@ void CascadedLogits::add(const at::Tensor& images, const at::Tensor& labels,
   append(images_, images.index_select(0, rows));
   append(numbers_, rows + size());
   append(logits_, logits);
-  append(labels_, labels.clone());  // the source reuses its batch
+  append(labels_, labels.clone());  // the source reuses its memory
   while (images_.size(0) >= batch_size_) recompute(batch_size_);
 }
 

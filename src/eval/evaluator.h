@@ -19,16 +19,16 @@ namespace mnist_train::eval {
 struct SamplePrediction {
   std::int64_t sample = 0;  // index in the image set
   std::int64_t predicted_class = 0;
-  // Classes with their probabilities: all, in order; with more than 100 classes, only the top five,
-  // in descending order.
+  // Classes with their probabilities: all classes, in order, or, if there are more than 100, only
+  // the top five, by descending probability.
   std::vector<std::pair<std::int64_t, double>> scores;
 };
 
 /// Computes the logits of a series of batches on a CPU with a cascade. A bf16 copy of the model
-/// evaluates all samples; the model recomputes those that the copy does not classify correctly by a
-/// clear margin and those whose scores are requested, combined across batches. Predicted classes,
-/// requested scores and the scores of misclassified samples are thus the model's. The loss differs
-/// only by bf16 rounding of terms that are all small.
+/// evaluates all samples. The model recomputes, combined across batches, the samples that the copy
+/// does not classify correctly by a clear margin and those whose scores are requested. Predicted
+/// classes, requested scores and the scores of misclassified samples therefore equal the model's.
+/// The loss differs only by the bf16 rounding of terms that are all small.
 class CascadedLogits {
  public:
   /// Both models must be in evaluation mode and on the CPU, and outlive this object. The model
@@ -56,7 +56,7 @@ class CascadedLogits {
   models::Model& model_;
   models::Model& bf16_copy_;
   std::int64_t batch_size_;
-  at::Tensor logits_;   // [n,classes], of all samples; the model's where recomputed
+  at::Tensor logits_;   // [n,classes], of all samples; from the model if recomputed
   at::Tensor labels_;   // [n]
   at::Tensor images_;   // [m,C,H,W], samples still to be recomputed
   at::Tensor numbers_;  // [m] i64: indices of these samples
@@ -69,13 +69,13 @@ struct EvaluationRequest {
   // Number of shards of the image set, at least one per rank; it alone decides how samples are
   // batched and summed. 0: one per rank.
   std::int64_t shards = 0;
-  // A bf16 copy of the model, used only on CPUs for the samples that it classifies clearly (see
-  // CascadedLogits); null: the model computes everything.
+  // A bf16 copy of the model, used only on CPUs, for the samples that it classifies correctly by a
+  // clear margin (see CascadedLogits); null: the model computes everything.
   models::Model* bf16_copy = nullptr;
 };
 
 /// The result for an entire image set.
-struct Evaluation : EvaluationFigures {
+struct Evaluation : EvaluationMetrics {
   std::vector<SamplePrediction> predictions = {};  // of the requested samples, in order
   // All misclassified samples, ascending. The only score is that of the predicted class; 0 if NaN.
   std::vector<SamplePrediction> wrong_predictions = {};

@@ -70,7 +70,7 @@ std::string verify(const fs::path& path, const settings::DatasetFile& expected) 
 /// Lets only one process download into a folder, using a lock file that the destructor removes.
 class FolderLock {
  public:
-  /// Creates the folder if missing; new folders are added to `added`. Waits for other holders.
+  /// Creates the folder if missing; new folders are added to `added`. Waits for other processes.
   FolderLock(const fs::path& folder, std::vector<fs::path>& added) : path_(folder / ".fetch.lock") {
     while (!take(added)) {  // the previous holder has removed the file
     }
@@ -152,7 +152,7 @@ void set_up(CURL* handle, const std::string& url, DownloadTarget& target, char* 
   curl_easy_setopt(handle, CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(target.bytes));
 }
 
-void empty(DownloadTarget& target) {
+void truncate(DownloadTarget& target) {
   if (::ftruncate(target.fd, 0) != 0) target.error = errno;
   target.bytes = 0;
 }
@@ -176,7 +176,7 @@ std::string download(const std::string& url, const fs::path& part, std::uint64_t
   const bool no_ranges = code == CURLE_RANGE_ERROR || code == CURLE_BAD_DOWNLOAD_RESUME ||
                          (http_code == 416 && target.bytes > 0);
   if (no_ranges && target.error == 0) {
-    empty(target);
+    truncate(target);
     curl_easy_setopt(handle.get(), CURLOPT_RESUME_FROM_LARGE, curl_off_t{0});
     code = curl_easy_perform(handle.get());
   }
@@ -185,7 +185,7 @@ std::string download(const std::string& url, const fs::path& part, std::uint64_t
     throw_errno(ExitCode::kData, part, "write");
   }
   if (target.too_long) {
-    empty(target);
+    truncate(target);
     return "longer than the maximum of " + std::to_string(max_bytes) + " bytes";
   }
   if (code == CURLE_OK) return "";
@@ -259,8 +259,8 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
     say(url, ": ", problem);
   }
   data::fail_data(
-      "{}: could not be fetched, see above\nUse another mirror with --mirror URL; file:// URLs "
-      "also work.",
+      "{}: could not be fetched; see the errors above\nUse another mirror with --mirror URL; "
+      "file:// URLs also work.",
       path.string());
 }
 
@@ -308,8 +308,8 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
 }  // namespace
 }  // namespace mnist_train::fetch
 
-/// Called by `mnist-train fetch`, which has checked the arguments: data set, folder, and mirrors
-/// that replace the known ones.
+/// Called by `mnist-train fetch`, which has checked the arguments: data set, folder, and optional
+/// mirrors that replace the default ones.
 int main(int argc, char** argv) {
   using namespace mnist_train;
   ::signal(SIGPIPE, SIG_IGN);

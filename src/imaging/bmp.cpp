@@ -92,7 +92,7 @@ Image decode_indexed(Bytes bytes, const Header& header, const std::string& name)
   return image;
 }
 
-/// Handles colours of 5 or 6 bits, which Pillow scales by division instead of repeating bits.
+/// Decodes colours of 5 or 6 bits, which Pillow scales by division, not by repeating bits.
 Image decode_16_bits(Bytes bytes, const Header& header, const std::string& name) {
   constexpr std::size_t kPixel = 8;
   const auto wide =

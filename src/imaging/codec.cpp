@@ -26,7 +26,9 @@ constexpr std::array<const Codec*, 5> kCodecs{&kPng, &kJpeg, &kWebp, &kBmp, &kPn
 
 void check_size(const Header& header, const std::string& name, std::int64_t max_pixels) {
   const auto [height, width] = std::pair(header.height, header.width);
-  if (width < 1 || height < 1) fail_at(name, 0, "an image of {} x {} pixels", width, height);
+  if (width < 1 || height < 1) {
+    fail_at(name, 0, "invalid image size: {} x {} pixels", width, height);
+  }
   if (height <= max_pixels / width) return;
   fail_at(
       name, 0,
@@ -59,7 +61,7 @@ Image composite(const Image& image, const Colour& background) {
   return result;
 }
 
-/// Rotates and mirrors an image upright, given its EXIF orientation.
+/// Rotates and mirrors an image so that it is upright, given its EXIF orientation.
 Image upright(Image image, int orientation) {
   if (orientation == 1) return image;
   const bool swaps = orientation >= 5;

@@ -43,7 +43,7 @@ Image from_planes(const std::uint8_t* planes, std::int64_t channels, std::int64_
 /// Pillow's convert("L"). `channels` is 1 or 3.
 Image with_channels(Image image, std::int64_t channels);
 
-/// Resizes, bilinear with antialiasing: each output pixel is a weighted mean of input pixels, with
+/// Resizes bilinearly with antialiasing: each output pixel is a weighted mean of input pixels, with
 /// a triangle filter that widens as the image shrinks, like Pillow's resize(BILINEAR),
 /// torchvision's resize with antialias, and DALI's default. Values are within 1 of Pillow's, which
 /// rounds between its two passes.
@@ -60,13 +60,13 @@ struct Framing {
 
 /// Returns the framing that covers the canvas and crops both ends of one dimension. For a square
 /// canvas, it matches torchvision's Resize of the shorter side and CenterCrop, including rounding.
-Framing cropped(const Image& image, std::int64_t height, std::int64_t width);
+Framing crop_framing(const Image& image, std::int64_t height, std::int64_t width);
 /// Returns the framing that shows the whole picture, with bars at both ends of one dimension, like
 /// Pillow's ImageOps.pad.
-Framing padded(const Image& image, std::int64_t height, std::int64_t width);
+Framing pad_framing(const Image& image, std::int64_t height, std::int64_t width);
 
-/// Draws the picture on a canvas of `background` and writes it to `out` as planes [channels,
-/// height, width]. `channels` is 1 or 3; RGB is converted to gray before resizing.
+/// Draws the picture on a canvas of `background` and writes it to `out` as planes
+/// [channels, height, width]. `channels` is 1 or 3; RGB is converted to gray before resizing.
 void draw_planes(Image image, const Framing& framing, std::int64_t channels, std::int64_t height,
                  std::int64_t width, const Colour& background, std::uint8_t* out);
 

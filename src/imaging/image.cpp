@@ -139,7 +139,7 @@ Image resize(const Image& image, std::int64_t height, std::int64_t width) {
 
 // llrint rounds half to even, like Python's round.
 
-Framing cropped(const Image& image, std::int64_t height, std::int64_t width) {
+Framing crop_framing(const Image& image, std::int64_t height, std::int64_t width) {
   Framing result{height, width};
   if (image.width * height >= image.height * width) {
     result.width = height * image.width / image.height;
@@ -151,7 +151,7 @@ Framing cropped(const Image& image, std::int64_t height, std::int64_t width) {
   return result;
 }
 
-Framing padded(const Image& image, std::int64_t height, std::int64_t width) {
+Framing pad_framing(const Image& image, std::int64_t height, std::int64_t width) {
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   const double ratio = real(image.width) / real(image.height);
   const double wanted = real(width) / real(height);

@@ -29,13 +29,13 @@ struct ErrorManager {
   std::array<char, JMSG_LENGTH_MAX> message;
 };
 
-void leave(j_common_ptr codec) {
+void jump_back(j_common_ptr codec) {
   auto* errors = reinterpret_cast<ErrorManager*>(codec->err);
   codec->err->format_message(codec, errors->message.data());
   std::longjmp(errors->back, 1);
 }
 
-[[noreturn]] void leave_with(ErrorManager& errors, const char* reason) {
+[[noreturn]] void fail_with(ErrorManager& errors, const char* reason) {
   std::snprintf(errors.message.data(), errors.message.size(), "%s", reason);
   std::longjmp(errors.back, 1);
 }
@@ -43,19 +43,19 @@ void leave(j_common_ptr codec) {
 /// Treats truncated data as an error; libjpeg would fill the rest with gray.
 void refuse_truncation(j_common_ptr codec, int level) {
   const int code = codec->err->msg_code;
-  if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER)) leave(codec);
+  if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER)) jump_back(codec);
 }
 
 /// Limits the number of scans: a few bytes can request a pass over the whole image.
 void limit_scans(j_common_ptr codec) {
   const auto* decoder = reinterpret_cast<jpeg_decompress_struct*>(codec);
   if (decoder->input_scan_number <= 500) return;
-  leave_with(*reinterpret_cast<ErrorManager*>(codec->err), "more than 500 scans");
+  fail_with(*reinterpret_cast<ErrorManager*>(codec->err), "more than 500 scans");
 }
 
 jpeg_error_mgr* prepared(ErrorManager& errors) {
   jpeg_std_error(&errors.functions);
-  errors.functions.error_exit = leave;
+  errors.functions.error_exit = jump_back;
   errors.functions.emit_message = refuse_truncation;
   errors.functions.output_message = [](j_common_ptr) {};
   return &errors.functions;
@@ -86,7 +86,7 @@ bool decode_into(Decoding& state, Bytes bytes, const Image& shape, std::uint8_t*
                             : shape.channels == 3 ? JCS_RGB
                                                   : JCS_CMYK;
   if (decoder.image_height != shape.height || decoder.image_width != shape.width) {
-    leave_with(state.errors, "its headers disagree about the image size");
+    fail_with(state.errors, "its headers give different image sizes");
   }
   jpeg_start_decompress(&decoder);
   const auto row_bytes = static_cast<std::size_t>(shape.width * shape.channels);

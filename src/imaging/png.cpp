@@ -44,7 +44,7 @@ std::optional<std::string> text_in(std::string_view type, std::string_view conte
   return text;
 }
 
-/// Returns the content of a raw profile: hexadecimal digits after three lines; "" if it is invalid.
+/// Decodes a raw profile, which has hexadecimal digits after three lines; "" if it is invalid.
 std::string parse_profile(std::string_view text) {
   std::string digits(after(after(after(text, '\n'), '\n'), '\n'));
   std::erase_if(digits, [](char each) { return each == ' ' || each == '\n' || each == '\r'; });
@@ -111,8 +111,8 @@ void read_png_bytes(png_structp png, png_bytep out, std::size_t count) {
 
 // Functions that setjmp returns to must not contain objects with destructors.
 
-/// Reads everything before the pixels and requests 8-bit pixels without a palette. As in Pillow,
-/// gamma and colour profiles are not even read.
+/// Reads everything before the pixels and requests 8-bit pixels without a palette. Like Pillow,
+/// ignores gamma and colour profiles.
 bool start_png(PngReader& reader) {
   if (setjmp(reader.back) != 0) return false;
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, leave_png,

@@ -25,7 +25,7 @@ class PnmText {
     }
     return value;
   }
-  /// Skips the single character after the header of binary pixels.
+  /// Skips the single whitespace character between the header and binary pixels.
   void end_header() {
     if (at_ == bytes_.size() || !is_space()) fail("expected a space after the PNM header");
     ++at_;

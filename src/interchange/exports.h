@@ -23,15 +23,15 @@ struct Pictures {
   std::vector<std::string> class_names;  // one per output
 };
 
-/// Returns an ONNX file of the network in evaluation mode, with its weights. It maps normalised
-/// `images` [N,C,H,W] to `logits` [N,classes] or, with `takes_bytes`, uint8 images to
+/// Returns an ONNX file of the network in evaluation mode, with its weights. The model maps
+/// normalised `images` [N,C,H,W] to `logits` [N,classes] or, with `takes_bytes`, uint8 images to
 /// `probabilities`. Batch norms are folded into the preceding layers. Throws network::LayerError
 /// for a layer that ONNX cannot express, and Error(kConfig) if the file would exceed 2 GiB.
 std::string onnx_model(const network::Network& net, const FindWeight& find_weight,
                        const Pictures& pictures, bool takes_bytes);
 
 /// The text of exported_module.py.
-extern const char* const kExportedModule;
+extern const char* const kModuleTemplate;
 
 /// Returns the source of a Python module in which `make_model()` returns the network as a torch.nn
 /// module with the same state_dict, `preprocess(path)` returns its input, and `CLASSES` lists the

@@ -359,7 +359,7 @@ class LayerWriter {
   TensorName add(const SizedLayer& sized, const settings::AvgPool2dLayer& layer, TensorName x) {
     Sizes pads = padding_of(sized, layer);
     if (layer.count_include_pad && pads != Sizes(4)) {
-      // PyTorch averages over the layer's padding, but not over the part of windows beyond it.
+      // PyTorch averages over the layer's padding, but not over the part of a window beyond it.
       // OpenCV up to 4.12 ignores an operator's own padding.
       x = add_pad(sized, both_ends(layer.padding), 0, x);
       pads = {0, 0, std::max<std::int64_t>(pads[2] - layer.padding.height, 0),
@@ -397,7 +397,7 @@ class LayerWriter {
     return add_node(sized, "Flatten", {x});
   }
 
-  /// Never called: `append_in_order` removes all of these layers.
+  /// Never called: `append_in_order` flattens or omits all remaining kinds of layers.
   template <class Layers>
   TensorName add(const SizedLayer& sized, const Layers&, const TensorName& x) {
     return add_all(sized.layers, x);

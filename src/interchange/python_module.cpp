@@ -21,12 +21,12 @@ using settings::ImageSize;
 /// Arguments of a Python call.
 using Arguments = std::vector<std::string>;
 
-constexpr const char* kLevel = "    ";
+constexpr const char* kIndent = "    ";
 
-/// Returns the class or function of exported_module.py that begins with `begin`, after two empty
-/// lines.
+/// Returns the class or function of exported_module.py that starts with `begin`, preceded by two
+/// empty lines.
 std::string definition(const std::string& begin) {
-  const std::string_view text = kExportedModule;
+  const std::string_view text = kModuleTemplate;
   const std::size_t first = text.find("\n\n" + begin);
   const std::size_t last = std::min(text.find("\n\n\n", first + 2), text.size() - 1);
   return std::string(text.substr(first, last + 1 - first));
@@ -105,13 +105,13 @@ std::string expression_of(const SizedLayer& sized, const settings::LayerKind& ki
 
 /// Indents all lines but the first by one level.
 std::string indented(const std::string& text) {
-  return replaced(text, "\n", std::string("\n") + kLevel);
+  return replaced(text, "\n", std::string("\n") + kIndent);
 }
 
 /// Returns a call or list with one argument per line.
 std::string block(const std::string& begin, const Arguments& arguments, const std::string& end) {
   std::string text = begin + "\n";
-  for (const std::string& argument : arguments) text += kLevel + indented(argument) + ",\n";
+  for (const std::string& argument : arguments) text += kIndent + indented(argument) + ",\n";
   return text + end;
 }
 
@@ -129,7 +129,7 @@ std::string ordered_dict(const NamedModules& modules) {
 
 std::string module_of(const SizedLayer& sized);
 
-/// Returns the layers as an nn.Sequential, with the names of its modules unless these are indices.
+/// Returns the layers as an nn.Sequential, with module names unless these are indices.
 std::string sequential(const std::vector<SizedLayer>& layers) {
   Arguments modules;
   NamedModules named;
@@ -258,7 +258,7 @@ class StepWriter {
   }
   template <class... Values>
   void add_line(fmt::format_string<Values...> expression, Values&&... values) {
-    text_ += kLevel;
+    text_ += kIndent;
     text_ += "pixels = " + fmt::format(expression, std::forward<Values>(values)...) + "\n";
   }
 
@@ -297,7 +297,7 @@ std::string input_text(const network::Network& net, const settings::NormalizeOpt
 std::string python_module(const network::Network& net, const Pictures& pictures) {
   const std::string model = sequential(net.layers);
   const auto uses = [&](const std::string& call) { return model.find(call) != std::string::npos; };
-  const std::string text = kExportedModule;
+  const std::string text = kModuleTemplate;
   std::string head = replaced(text.substr(0, text.find("import torch")), "INPUT",
                               input_text(net, pictures.normalize));
   if (uses("OrderedDict(")) head += "from collections import OrderedDict\n\n";
@@ -306,7 +306,7 @@ std::string python_module(const network::Network& net, const Pictures& pictures)
   for (const std::string name : {"Residual(", "FlatResidual(", "Gate("}) {
     if (uses(" " + name)) classes += definition("class " + name);
   }
-  return head + constants(net, pictures) + classes + "\n\ndef make_model():\n" + kLevel +
+  return head + constants(net, pictures) + classes + "\n\ndef make_model():\n" + kIndent +
          "return " + indented(model) + "\n" + preprocessing(net, pictures);
 }
 

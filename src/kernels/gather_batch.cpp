@@ -18,7 +18,7 @@ GatheredRows gather_rows(const BatchSamples& samples) {
   const std::int64_t row_bytes =
       samples.rows.stride(0) * static_cast<std::int64_t>(samples.rows.element_size());
   const std::int64_t unit = access_bytes(row_bytes, {samples.rows, result.images});
-  // Blocks per sample and threads per block. If positions advance, each block counts its arrival.
+  // Each sample has few blocks, because each block increments a counter if positions advance.
   constexpr std::int64_t kUnitsPerThread = 4;
   constexpr std::int64_t kMaxParts = 8;
   const std::int64_t units = row_bytes / unit;

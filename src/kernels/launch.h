@@ -24,8 +24,8 @@ accelerator::KernelModule& active_kernels();
 
 inline constexpr std::int64_t kArrivalCounters = 1024;
 
-/// Returns counters of arrived blocks: u32 on the device passed to `use`, 0 whenever a kernel
-/// starts. See `is_last_block` in gpu/prelude.cu.
+/// Returns the kArrivalCounters counters of arrived blocks: u32, on the device passed to `use`, and
+/// 0 whenever a kernel starts. See `is_last_block` in gpu/prelude.cu.
 unsigned* arrival_counters();
 
 inline std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -45,7 +45,7 @@ inline bool is_f32_or_bf16(const at::Tensor& tensor) {
 }
 
 /// Returns how many bytes a thread can access at once: the largest power of two, at most 16, that
-/// divides `row_bytes` and the addresses of all tensors that are defined.
+/// divides `row_bytes` and the addresses of all defined tensors.
 inline std::int64_t access_bytes(std::int64_t row_bytes,
                                  std::initializer_list<at::Tensor> tensors) {
   std::int64_t bits = row_bytes | 16;

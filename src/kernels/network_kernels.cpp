@@ -124,7 +124,7 @@ namespace {
 constexpr std::int64_t kTiledThreads = 512;  // per block, as in gpu/row_tiles.cu
 constexpr std::int64_t kTileChannels = 64;   // per block, at most
 
-// Channels per thread and row: as many as 16 bytes hold for sums, and four for maps.
+// Channels per thread and row: 16 bytes for sums, four channels for maps (element-wise kernels).
 constexpr std::int64_t kMaxPackBytes = 16;
 constexpr std::int64_t kMapPack = 4;
 
@@ -168,8 +168,8 @@ struct RowTiles {
   std::int64_t row_slots = 0;  // rows that a block processes at once
 };
 
-// As many blocks as an H100 runs at once: one per multiprocessor for sums, whose last block adds up
-// the results of the others, and two for maps.
+// Maximum blocks and minimum rows per thread. For sums, each multiprocessor of an H100 runs one
+// block, because the last block adds up the results of all others; for maps, it runs two.
 constexpr std::int64_t kSumBlocks = 132;
 constexpr std::int64_t kSumRows = 4;
 constexpr std::int64_t kMapBlocks = 264;
@@ -200,8 +200,8 @@ namespace {
 
 class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
  public:
-  /// `weight`, `bias` and `convolution_bias` are also in `layer`. Autograd does not accept
-  /// undefined tensors, unless they are optional.
+  /// Autograd needs `weight`, `bias` and `convolution_bias` as arguments, although `layer` contains
+  /// them; tensors that may be undefined must be optional.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias,
                             const std::optional<at::Tensor>& convolution_bias,
@@ -225,7 +225,7 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     context->save_for_backward({x, weight, bias, statistics, needs_y ? y : at::Tensor()});
     context->saved_data["relu"] = relu;
     context->saved_data["has_residual"] = residual->defined();
-    context->saved_data["lacks_bias"] = convolution_bias->defined();
+    context->saved_data["omits_bias"] = convolution_bias->defined();
     return y;
   }
 
@@ -235,16 +235,16 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     const at::Tensor& weight = saved[1];
     const at::Tensor& bias = saved[2];
     const at::Tensor& statistics = saved[3];
-    const at::Tensor& y = saved[4];  // defined with a ReLU and a residual
+    const at::Tensor& y = saved[4];  // defined only with both ReLU and residual
     const at::Tensor dy = gradients[0].contiguous(row_format(x));
     const bool mask_from_x = context->saved_data["relu"].toBool() && !y.defined();
     const bool needs_dx = context->needs_input_grad(0);
     const at::Tensor dx = needs_dx ? empty_rows_like(x) : at::Tensor();
     const at::Tensor dweight = at::empty_like(weight);
     const at::Tensor dbias = at::empty_like(bias);
-    const at::Tensor dsum = y.defined() ? empty_rows_like(x) : dy;  // also the residual's
+    const at::Tensor dsum = y.defined() ? empty_rows_like(x) : dy;  // also the residual's gradient
     at::Tensor dconvolution_bias;                                   // zeros
-    if (context->saved_data["lacks_bias"].toBool()) {
+    if (context->saved_data["omits_bias"].toBool()) {
       dconvolution_bias = at::empty({x.size(1)}, x.options());
     }
     const RowTiles tiles(x, {dy, y, dsum}, sum_pack(x));
@@ -302,7 +302,7 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     const at::Tensor dlinear = at::empty_like(y);
     const at::Tensor dbias = at::empty({y.size(1)}, y.options());
     const RowTiles tiles(y, {dy, dlinear}, kMapPack);
-    // A batch has few rows, so use as many blocks as an H100 runs at once.
+    // A batch has few rows, so allow one row per thread, which occupies more multiprocessors.
     const std::int64_t blocks = tiles.blocks(kSumBlocks, /*min_rows_per_thread=*/1);
     const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
     launch(name_for("linear_activation_gradient", y.scalar_type()), tiles.grid(blocks), y, dy,
@@ -325,7 +325,7 @@ at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const
 
 namespace {
 
-/// Launches a kernel over the pixels of `out` that reads pixels of `in`, its first tensor.
+/// Launches a kernel that reads pixels of `in`, its first tensor, for each pixel of `out`.
 template <class... Arguments>
 void launch_convolution(const char* name, const RowTiles& tiles, std::int64_t blocks,
                         const ChannelConvolution& layer, const at::Tensor& out,

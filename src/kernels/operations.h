@@ -10,12 +10,12 @@
 
 namespace mnist_train::kernels {
 
-/// Compiles the kernels and uses them on this GPU, the calling thread's current device. Call before
-/// the first step; takes several seconds of CPU time unless the kernels are in the user's cache.
-/// Throws Error(kRunFailed) if they cannot be compiled.
+/// Compiles the kernels and enables them on this GPU, which must be the calling thread's current
+/// device. Call before the first step; takes several seconds of CPU time unless the kernels are in
+/// the user's cache. Throws Error(kRunFailed) if they cannot be compiled.
 void prepare(at::Device device);
 
-/// Uses the `compiled` kernels on this device, or no kernels if `compiled` is null.
+/// Enables the `compiled` kernels on this device, or disables all kernels if `compiled` is null.
 void use(at::Device device, std::unique_ptr<accelerator::KernelModule> compiled);
 
 /// Returns whether the kernels replace LibTorch's operations for tensors on this device.
@@ -85,8 +85,8 @@ void update_with_libtorch(const WeightUpdate& update, const UpdateRule& rule);
 /// [C], which may be undefined. Requires fp32 or bf16, and images of at least 2x2.
 bool supports_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
 
-/// Returns `max_pool2d(relu(x + bias), 2)` of images [N,C,H,W] in any format; `bias` [C] may be
-/// undefined. The output is channels_last or, if `planar`, contiguous.
+/// Returns `max_pool2d(relu(images + bias), 2)` for images [N,C,H,W] in any memory format; `bias`
+/// [C] may be undefined. The output is channels_last or, if `planar`, contiguous.
 at::Tensor relu_max_pool(const at::Tensor& images, const at::Tensor& bias, bool planar);
 
 /// The samples to gather into a batch. All tensors are contiguous and on one GPU.
@@ -95,7 +95,7 @@ struct BatchSamples {
   at::Tensor rows;         // [samples, ...]: images of any type
   at::Tensor labels;       // [samples] i64
   at::Tensor order;        // [n] i64 sample indices
-  at::Tensor seeds{};      // [n] i64 in the same order; undefined if not needed
+  at::Tensor seeds{};      // [n] i64, one per entry of `order`; undefined if not needed
   at::Tensor positions{};  // [count] i64, in `order`; if undefined, consecutive from `first`
   std::int64_t first = 0;
   std::int64_t advance = 0;  // added to all `positions` after they are read
@@ -148,7 +148,7 @@ bool supports_linear_activation(const at::Tensor& x, const at::Tensor& weight,
 at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& bias);
 
-/// A convolution whose output channels read one input channel each: a depthwise one, or one of
+/// A convolution in which each output channel reads one input channel: depthwise, or with
 /// single-channel images. Kernel, stride and zero padding are the same in both directions.
 struct ChannelConvolution {
   std::int64_t kernel = 3;

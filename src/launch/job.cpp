@@ -26,8 +26,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder
                                    after_restart, checkpoint, dataset_record, export_format,
                                    export_input, export_path, scale, as_json, images, predicts_test,
                                    log_level, quiet, progress_bar, started_s, attempt_s, restarts,
-                                   saves_snapshot, has_table_head, program, made_folders, positions,
-                                   refusal_code, refusal)
+                                   saves_snapshot, has_table_head, program, created_folders,
+                                   positions, refusal_code, refusal)
 
 namespace {
 
@@ -71,7 +71,7 @@ bool use_cuda(const settings::RunConfig& config, const Machine& machine) {
   return config.train.device != settings::DeviceName::kCpu && machine.gpus > 0;
 }
 
-/// Returns the GPU of a local rank, from `launch.devices` or else its rank; nothing for the CPU.
+/// Returns the GPU of a local rank, from `launch.devices` or else round-robin; nothing for the CPU.
 std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& machine,
                           int local_rank) {
   constexpr std::string_view kIndexPrefix = "cuda:";
@@ -133,7 +133,7 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
 /// Returns why one process with a thread for each of two cores is faster than two processes; empty
 /// if it is not, or if the config sets either number. Our engine computes in blocks of 32 images,
 /// so part of a small batch takes as long as all of it. A network with many weights, all in linear
-/// layers, is limited by memory bandwidth: each process would read and write all of them.
+/// layers, is limited by memory bandwidth: each process would read and write all the weights.
 std::string reason_for_threads(const settings::RunConfig& config, const Machine& machine) {
   const settings::LaunchOptions& options = config.launch;
   const bool sets_processes =
@@ -147,7 +147,7 @@ std::string reason_for_threads(const settings::RunConfig& config, const Machine&
   }
   constexpr std::int64_t kBlock = 32;  // images
   if (config.train.batch_size.value_or(kBlock + 1) <= kBlock && cpu_features().avx512) {
-    return "half of such a small batch takes as long as all of it";
+    return "half of a batch this small takes as long as the whole batch";
   }
   // If the size is unknown, assume MNIST's: larger images only add weights to linear layers.
   const auto images = network::known_images(config.data);
@@ -206,9 +206,9 @@ std::string recovery_advice(const fs::path& run_folder, const std::string& progr
   const std::string restart = "  start again with: ";
   if (!saved_steps(folder).empty()) {
     const fs::path output =
-        first_numbered((run_folder / "").parent_path(),  // without a final slash
+        first_numbered((run_folder / "").parent_path(),  // without a trailing slash
                        [](const fs::path& path) { return !path_exists(path); });
-    return "  none of its checkpoints can be read\n" + restart +
+    return "  none of the run's checkpoints can be read\n" + restart +
            run_command(run_folder, program, output) + "\n";
   }
   const bool recurs = is_refused || code == ExitCode::kRunFailed;

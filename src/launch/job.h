@@ -52,8 +52,8 @@ struct Job {
   std::string export_format;             // export: "pt", "safetensors", "onnx", "python"
   std::string export_input;              // export, onnx: "float32", "bytes"
   std::filesystem::path export_path;     // export, preview: the file to write
-  std::int64_t scale = 0;                // preview: of images; 0: chosen for legibility
-  bool as_json = false;                  // results; else human-readable text
+  std::int64_t scale = 0;                // preview: magnification of the images; 0: automatic
+  bool as_json = false;                  // prints results as JSON, not as human-readable text
   std::vector<std::string> images;       // predict: files as the user named them; init: the folder
   bool predicts_test = false;            // predict: the test set instead of files
   std::string log_level = "info";
@@ -65,8 +65,8 @@ struct Job {
   bool saves_snapshot = false;          // train: only writes an earlier attempt's newest snapshot
   bool has_table_head = false;          // an earlier attempt has drawn the head of the epoch table
   std::string program = "mnist-train";  // for commands to copy
-  std::vector<std::filesystem::path> made_folders;  // train: created for this run, parents first
-  std::map<std::string, std::string> positions;     // FILE:LINE:COLUMN of config keys, by pointer
+  std::vector<std::filesystem::path> created_folders;  // train: created for this run, parents first
+  std::map<std::string, std::string> positions;  // FILE:LINE:COLUMN of config keys, by pointer
   int refusal_code = 0;  // not 0: rank 0 refused to start, and only informs the others
   std::string refusal;   // the reason
 
@@ -83,9 +83,9 @@ std::string resume_command(const std::filesystem::path& run_folder,
                            const std::string& resume = "auto");
 
 /// Returns the last lines of a message about a failed or stopped run: its newest intact checkpoint
-/// and the command that resumes from it, or else the command that starts over. Leaves out a command
-/// that would fail as the run did: if the checkpoint was refused (`is_mistake` and kCheckpoint), or
-/// if there are no checkpoints and the code is kRunFailed, as for a loss that is not finite.
+/// and the command that resumes from it, or else the command that starts over. Omits a command that
+/// would fail in the same way: if the checkpoint was refused (`is_mistake` and kCheckpoint), or if
+/// there are no checkpoints and the code is kRunFailed, as for a loss that is not finite.
 std::string recovery_advice(const std::filesystem::path& run_folder,
                             const std::string& program = "mnist-train",
                             ExitCode code = ExitCode::kDone, bool is_mistake = false);
@@ -125,8 +125,8 @@ struct WorkerIdentity {
   bool store_served_by_agent = false;  // by torchrun's agent: every rank is a client
   std::string store_prefix;            // run id and restart count, so that attempts share no keys
   int restart_count = 0;
-  std::string launch;      // the same for all attempts of a launch; "" if it has no id
-  std::string decided_by;  // the variables that were read, for the log
+  std::string launch;         // the same for all attempts of a launch; "" if it has no id
+  std::string detected_from;  // the variables that were read, for the log
 };
 
 /// Reads the identity from torchrun's variables (our own launcher sets the same ones for its
@@ -181,9 +181,9 @@ struct Placement {
 };
 
 /// Returns the number of ranks that our own launcher starts: `processes_per_node`, or the length of
-/// `devices` or `data.train_per_process`. If the config sets none of them: one per GPU or, on CPUs,
-/// one per core up to two, because more would compete for memory bandwidth and gain little, but in
-/// any case at most `train.shards`. On two cores, a single rank with two threads if that is faster,
+/// `devices` or `data.train_per_process`. The default is one per GPU or, on CPUs, one per core up
+/// to two, because more would compete for memory bandwidth and gain little; in any case at most
+/// `train.shards`. On two cores, the default is a single rank with two threads if that is faster,
 /// as for small batches or large linear networks. Throws Error(kConfig) if the config asks for GPUs
 /// and there are none.
 int choose_process_count(const settings::RunConfig& config, const Machine& machine);
@@ -194,8 +194,8 @@ std::string placement_note(const settings::RunConfig& config, const Machine& mac
 /// Chooses the device, backend and threads of one rank. If there are more ranks than GPUs, ranks
 /// are assigned to GPUs round-robin and use Gloo, because NCCL refuses two ranks on one GPU.
 /// Devices and backends that the config sets are used, or refused with Error(kConfig), but never
-/// replaced. If ranks see different GPUs, the indices do not show which are shared: "nccl" is then
-/// valid only if `assign_gpus` assigns each rank its own GPU.
+/// replaced. If ranks see different GPUs, the indices do not show which GPUs are shared: "nccl" is
+/// then valid only if `assign_gpus` assigns each rank its own GPU.
 Placement choose_placement(const settings::RunConfig& config, const Machine& machine,
                            int local_rank, int local_world_size);
 

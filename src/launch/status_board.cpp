@@ -179,7 +179,7 @@ std::string out_of_memory(Phase phase, const std::string& exhausted_limit) {
 }
 
 std::string to_text(const FailureReport& failure) {
-  // It must fit into a pipe, because the launcher reads it only after the worker has exited.
+  // The text must fit into a pipe, because it is read only after the worker has exited.
   constexpr std::size_t kPipeBytes = 65536;
   FailureReport printable = failure;
   std::string text;

@@ -61,7 +61,7 @@ class StatusBoard {
  public:
   /// Throws Error(kRunFailed).
   static StatusBoard create(int ranks);
-  /// Maps the board behind an inherited descriptor. If `fd` is -1, because another launcher started
+  /// Maps the board from an inherited descriptor. If `fd` is -1, because another launcher started
   /// this rank, creates a private board.
   static StatusBoard attach(int fd, int ranks);
 
@@ -125,8 +125,8 @@ std::optional<FailureReport> failure_from_text(const std::string& text);
 /// Returns the report for an exception that ended this process in a phase.
 FailureReport report_for(const std::exception& error, Phase phase = Phase::kStarting);
 
-/// Returns whether the user must fix the cause, in the config, the data or a weight file. The
-/// message of such an error is complete: it does not matter which process detected it first.
+/// Returns whether the user must fix the cause, in the config, the data or a weight file. Messages
+/// about user errors do not name a process: it does not matter which one detected the error first.
 bool is_user_error(ExitCode code, Phase phase);
 
 /// Reports to torchrun, and to programs that follow its convention, why this process fails: writes
@@ -155,7 +155,7 @@ struct StalledRank {
   int rank = 0;
   double seconds = 0;        // since its last progress
   bool stopped = false;      // by a signal or a debugger
-  double others_wait_s = 0;  // if this rank is making progress: longest wait for it
+  double others_wait_s = 0;  // if this rank still makes progress: the longest wait for it
 };
 
 /// Returns the rank that holds up the others: ranks that wait for one another stall together.
@@ -176,9 +176,9 @@ struct RunFailure {
   bool restart_may_help = false;     // a process was lost or hung; mistakes would recur
 };
 
-/// Finds the cause among the ranks' ends, which are in chronological order: the stalled rank
-/// or, failing that, the first that failed on its own (was killed, crashed, exited early or
-/// reported its own error), or else the first victim. At least one rank must have failed.
+/// Determines the cause of a failed attempt: the stalled rank or, failing that, the first rank that
+/// failed on its own (was killed, crashed, exited early or reported its own error), or else the
+/// first victim. `ends` is in chronological order; at least one rank must have failed.
 RunFailure summarize_failure(const std::vector<RankEnd>& ends,
                              const std::optional<StalledRank>& stalled, const StatusBoard& board);
 

@@ -70,7 +70,7 @@ class Attempt {
     std::vector<pollfd> events{{signal_fd_.get(), POLLIN, 0}};  // also readable when a rank exits
     if (background_.ready_fd >= 0) events.push_back({background_.ready_fd, POLLIN, 0});
     for (const WorkerProcess& worker : workers_) {
-      if (!worker.has_begun()) events.push_back({worker.begun_fd(), POLLIN, 0});
+      if (!worker.has_started()) events.push_back({worker.started_fd(), POLLIN, 0});
     }
     ::poll(events.data(), events.size(), kPollInterval_ms);
   }
@@ -119,8 +119,8 @@ class Attempt {
     }
   }
 
-  /// Before a restart, the other ranks' reports are not needed if a killed rank is known to be the
-  /// cause.
+  /// Returns how long to wait for the other ranks' reports, which are not needed before a restart
+  /// if a killed rank is known to be the cause.
   double grace_s() const {
     return may_restart_ && is_cause_known_ && stopped_by_ == 0 ? 0 : kGraceAfterFailure_s;
   }
@@ -163,8 +163,9 @@ class Attempt {
     result.stopped_by = stopped_by_;
     for (const RankEnd& end : ends_) {
       result.furthest_step = std::max(result.furthest_step, board_.of(end.rank).step.load());
-      result.cut_off = result.cut_off || (stopped_by_ != 0 && end.rank == 0 &&
-                                          end.killed_by_launcher && !end.succeeded);
+      result.killed_before_save =
+          result.killed_before_save ||
+          (stopped_by_ != 0 && end.rank == 0 && end.killed_by_launcher && !end.succeeded);
       const bool is_stopped = stopped_by_ != 0 && (end.exit.signal != 0 || is_stop(end.exit));
       result.exit_code =
           std::max(result.exit_code, is_stopped ? stopped_exit_code(stopped_by_) : end.exit.code);
@@ -173,8 +174,8 @@ class Attempt {
     return result;
   }
 
-  /// Returns whether the ranks ended because they were asked to. One may exit first and make the
-  /// others its victims.
+  /// Returns whether the ranks ended only because they were asked to stop. The others may have
+  /// become victims of the first one to exit.
   bool only_stopped() const {
     return stopped_by_ != 0 && !stalled_ && std::ranges::all_of(ends_, [](const RankEnd& end) {
              return end.succeeded || end.killed_by_launcher ||
@@ -201,7 +202,7 @@ class Attempt {
 
 void watch(const std::stop_token& stop, const RankStatus& status, double limit_s,
            const ProgressWatch::OnStall& on_stall) {
-  constexpr double kMargin_s = 2;  // a rank that waits for this one reports first, naming it
+  constexpr double kMargin_s = 2;  // lets a rank that waits for this one report first and name it
   std::mutex mutex;
   std::condition_variable_any ended;
   std::unique_lock lock(mutex);
@@ -249,7 +250,7 @@ AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, doub
   return Attempt(setup, board, hang_timeout_s, background, warn).run();
 }
 
-void RestartPolicy::name_memory_limit(AttemptResult& result) {
+void RestartPolicy::add_memory_limit(AttemptResult& result) {
   const auto exhausted_limit = oom_kills_.new_kill();
   RunFailure& failure = *result.failure;
   if (!exhausted_limit || !failure.was_killed) return;

@@ -23,7 +23,7 @@
 
 namespace mnist_train::launch {
 
-// Starts ranks.
+// Starting ranks.
 
 /// Numbers of the descriptors that a worker inherits if MNIST_TRAIN_HANDED_OVER names them.
 enum HandedOverFd : int {
@@ -80,9 +80,9 @@ class WorkerProcess {
   int rank() const { return rank_; }
   /// Returns the process ID, or 0 if the rank has not begun yet.
   pid_t pid() const { return pid_; }
-  bool has_begun() const { return pid_ != kRequested; }
+  bool has_started() const { return pid_ != kRequested; }
   /// Returns the descriptor that polls as readable when the rank begins or fails to begin.
-  int begun_fd() const { return failure_pipe_.get(); }
+  int started_fd() const { return failure_pipe_.get(); }
   bool running() const { return pid_ != kNoProcess && !exit_.has_value(); }
   const std::optional<WorkerExit>& exit() const { return exit_; }
 
@@ -143,8 +143,8 @@ class ForkServer {
 /// the process has a second thread.
 void serve_forks(char* title);
 
-/// A listening TCP socket. With our own launcher, rank 0 inherits one on 127.0.0.1, so that nothing
-/// is exposed and no other process can take the port in the meantime.
+/// A listening TCP socket. With our own launcher, rank 0 inherits one on 127.0.0.1, so that it is
+/// not exposed to the network and no other process can take the port in the meantime.
 struct ListenSocket {
   UniqueFd fd;
   int port = 0;
@@ -153,7 +153,7 @@ struct ListenSocket {
 /// The addresses of a host, or the reason why there are none.
 struct Host {
   std::shared_ptr<addrinfo> addresses;
-  std::string obstacle;
+  std::string error;
 };
 
 /// Resolves a name or an address; `port` becomes part of the addresses.
@@ -169,15 +169,15 @@ ListenSocket listen_on_loopback();
 std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
                                            bool serves_other_hosts);
 
-// Supervises ranks.
+// Supervising ranks.
 
 /// How an attempt ended. If all ranks completed, neither `failure` nor `stopped_by` is set.
 struct AttemptResult {
   std::optional<RunFailure> failure;
-  int stopped_by = 0;              // the signal that asked the run to stop, if any
-  int exit_code = 0;               // if none failed: 0, or stopped_exit_code if ranks exited early
-  bool cut_off = false;            // a second Ctrl-C killed rank 0 before it had saved
-  std::int64_t furthest_step = 0;  // highest step that any rank has begun
+  int stopped_by = 0;               // the signal that asked the run to stop, if any
+  int exit_code = 0;                // if none failed: 0, or stopped_exit_code if ranks exited early
+  bool killed_before_save = false;  // a second Ctrl-C killed rank 0 before it had saved
+  std::int64_t furthest_step = 0;   // highest step that any rank has begun
 };
 
 /// Work that the launcher does on another thread: reading data. It starts after the ranks and is
@@ -223,7 +223,7 @@ class RestartPolicy {
   /// Adds the memory limit to the failure if the kernel killed a rank because of it. New ranks
   /// would reach it again unless other programs had used the memory, so `restart_may_help` is set
   /// only after progress, and not twice in a row for the same limit.
-  void name_memory_limit(AttemptResult& result);
+  void add_memory_limit(AttemptResult& result);
 
   /// Records a failed attempt, and returns whether three attempts in a row made no progress.
   bool is_futile(const AttemptResult& result);
@@ -247,7 +247,7 @@ class StallMeter {
  public:
   static constexpr double kSampleInterval_s = 0.2;
 
-  /// `limit_s` is the length of a stall at which the observer acts.
+  /// `limit_s` is the length of a stall after which the observer acts.
   explicit StallMeter(double limit_s) : long_sleep_s_(std::max(1.0, limit_s / 4)) {}
 
   /// Returns the seconds without progress. Must be called about every `kSampleInterval_s`.
@@ -262,12 +262,12 @@ class StallMeter {
   double stalled_s_ = 0;
 };
 
-/// Watches a rank from one of its threads if our own launcher does not watch it: how long it waits
-/// for other ranks or its GPU, and whether training steps and evaluation batches progress. Waits
-/// then need no timeouts, which would also count time during which the whole job was stopped.
+/// Watches a rank from one of its own threads if our launcher does not: how long the rank waits for
+/// other ranks or its GPU, and whether its training steps and evaluation batches make progress. Its
+/// waits then need no timeouts, which would also count time while the whole job was stopped.
 class ProgressWatch {
  public:
-  /// Called on the thread with the seconds without progress; should end the process.
+  /// Called on the watching thread with the seconds without progress; should end the process.
   using OnStall = std::function<void(double seconds)>;
 
   /// `limit_s` is the maximum length of a wait. `status` must outlive the watch. Throws Error if

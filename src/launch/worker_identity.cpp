@@ -27,7 +27,7 @@ constexpr const char* kAnyLauncher = "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR 
 
 std::optional<std::string> variable(const char* name) { return environment_variable(name); }
 
-/// Returns the variable's value, or `fallback`, if given, when the variable is not set.
+/// Returns the variable's value. If the variable is not set, returns `fallback`, if given.
 int integer_variable(const char* name, int min, int max, std::optional<int> fallback = {}) {
   if (fallback && !variable(name)) return *fallback;
   const std::string text = variable(name).value_or("");
@@ -104,7 +104,7 @@ WorkerIdentity identity_from(const RankVariables& names) {
   const bool is_alone_here = identity.local_world_size == 1;
   identity.local_rank = integer_variable(names.local_rank, 0, identity.local_world_size - 1,
                                          is_alone_here ? std::optional(0) : std::nullopt);
-  identity.decided_by = fmt::format("{}", fmt::join(names.present_names(), ", "));
+  identity.detected_from = fmt::format("{}", fmt::join(names.present_names(), ", "));
   return identity;
 }
 
@@ -122,11 +122,11 @@ bool has_address() { return !variable("MASTER_ADDR").value_or("").empty(); }
 void choose_master(const std::string& job, const std::string& source, WorkerIdentity& identity) {
   if (has_address()) {
     identity.master_address = *variable("MASTER_ADDR");
-    identity.decided_by += ", MASTER_ADDR";
+    identity.detected_from += ", MASTER_ADDR";
   }
   const bool is_set = variable("MASTER_PORT").has_value();
   identity.master_port = is_set ? integer_variable("MASTER_PORT", 1, 65535) : port_from(job);
-  identity.decided_by += ", " + (is_set ? "MASTER_PORT" : source);
+  identity.detected_from += ", " + (is_set ? "MASTER_PORT" : source);
 }
 
 bool ranks_agree(const WorkerIdentity& one, const WorkerIdentity& other) {
@@ -142,7 +142,7 @@ const RankVariables& variables_of(LauncherKind mpi) {
     const bool is_slurm = identity.launcher == LauncherKind::kSlurm;
     return fmt::format("{} says rank {} of {} ({})",
                        is_slurm ? "Slurm" : variables_of(identity.launcher).title, identity.rank,
-                       identity.world_size, identity.decided_by);
+                       identity.world_size, identity.detected_from);
   };
   refuse("{}, {}: use only one of them, or set {}", claim(one), claim(other), kAnyLauncher);
 }
@@ -171,8 +171,8 @@ void check_partial_mpich() {
               std::string("MPICH's mpiexec, or any launcher that sets ") + kAnyLauncher);
 }
 
-/// Returns whether a process was started with all of these variables ("NAME=value"); false also if
-/// it belongs to another user.
+/// Returns whether a process was started with all of these variables ("NAME=value"); also returns
+/// false if the process belongs to another user.
 bool was_started_with(pid_t pid, const std::vector<std::string>& variables) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
   std::string text(1, '\0');
@@ -206,7 +206,7 @@ std::pair<std::string, std::string> mpirun_job(const RankVariables& mpi) {
       if (const auto value = variable(name)) return {*value, name};
     }
   }
-  if (variable("MASTER_PORT")) return {};  // needs no name; daemons on multiple hosts share none
+  if (variable("MASTER_PORT")) return {};  // no name needed; daemons on several hosts share none
   return {"child of " + std::to_string(launcher_of(mpi)),
           "the process id of the parent of all ranks"};
 }
@@ -290,10 +290,10 @@ WorkerIdentity slurm_identity() {
   identity.local_rank = integer_variable("SLURM_LOCALID", 0, identity.world_size - 1);
   identity.local_world_size = tasks_on_this_node(identity.local_rank, identity.world_size);
   identity.restart_count = slurm_restart_count();
-  identity.decided_by = fmt::format("SLURM_PROCID, {}, SLURM_LOCALID", tasks);
+  identity.detected_from = fmt::format("SLURM_PROCID, {}, SLURM_LOCALID", tasks);
   if (!has_address() && identity.local_world_size != identity.world_size) {
     identity.master_address = first_host(slurm_variable("SLURM_STEP_NODELIST", "rank 0's host"));
-    identity.decided_by += ", SLURM_STEP_NODELIST";
+    identity.detected_from += ", SLURM_STEP_NODELIST";
   }
   if (!variable("MASTER_PORT")) (void)slurm_variable("SLURM_JOB_ID", "rank 0's port");
   const std::string job =
@@ -343,7 +343,7 @@ WorkerIdentity torchrun_identity() {
   const auto read =
       select_variables(true, {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
                               "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
-  identity.decided_by += fmt::format(", {}", fmt::join(read, ", "));
+  identity.detected_from += fmt::format(", {}", fmt::join(read, ", "));
   return identity;
 }
 

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 struct RankPlan {
   std::string title;                   // for `ps`
   std::vector<std::string> variables;  // "RANK=0", …, which override the launcher's
-  std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above all target numbers -> target
+  std::vector<std::pair<UniqueFd, int>> descriptors;  // copy numbered above all targets -> target
   pid_t launcher = 0;
 };
 
@@ -59,10 +59,10 @@ std::vector<std::string> environment_with(const std::vector<std::string>& variab
   return environment;
 }
 
-/// Makes the kernel kill this process when memory runs out, rather than the launcher, which can
-/// report the reason. Makes only system calls.
+/// Makes the kernel kill this process rather than the launcher when memory runs out, so that the
+/// launcher can report the reason. Makes only system calls.
 void die_before_launcher() {
-  // This score counts like using half the machine's memory. Raising it needs no privileges.
+  // This score counts as much as using half the machine's memory. Raising it needs no privileges.
   constexpr int kScore = 500;
   std::array<char, 8> text{};
   const UniqueFd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
@@ -74,8 +74,8 @@ void die_before_launcher() {
   (void)write_all(file.get(), text.data(), static_cast<std::size_t>(end - text.data()));
 }
 
-/// Lets the kernel kill this process, a child of the launcher, when the launcher dies, and sets up
-/// the descriptors. Makes only system calls, and exits if the process cannot become a rank.
+/// Makes the kernel kill this process when its parent, the launcher, dies, and sets up the
+/// descriptors. Makes only system calls, and exits if the process cannot become a rank.
 void apply_plan(const RankPlan& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   die_before_launcher();
@@ -88,7 +88,7 @@ void apply_plan(const RankPlan& plan) {
 /// Lets stop signals kill this process, except SIGUSR1, which stays pending until there is
 /// something to save. Makes only system calls.
 void accept_signals() {
-  // Shells start background jobs with SIGINT ignored, but a SIGINT that arrives is intended.
+  // Shells start background processes with SIGINT ignored, but a SIGINT sent to them is deliberate.
   for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
   sigset_t waiting;  // stays blocked until the rank has something to save
   ::sigemptyset(&waiting);
@@ -225,7 +225,7 @@ RankPlan plan_in(const Message& message, std::size_t size) {
   return plan;
 }
 
-/// Overwrites the `size` bytes at `space` with zeros and the first strings, as many as fit.
+/// Overwrites the `size` bytes at `space` with as many of the strings as fit, followed by zeros.
 void overwrite(char* space, std::size_t size, const std::vector<std::string>& texts) {
   std::memset(space, 0, size);
   for (const std::string& text : texts) {
@@ -501,7 +501,7 @@ Host resolve(const std::string& name, int port) {
   const int error = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error == 0) return {{found, &::freeaddrinfo}, ""};
   const char* why = error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error);
-  return {nullptr, "the host name does not resolve: " + std::string(why)};
+  return {nullptr, "cannot resolve the host name: " + std::string(why)};
 }
 
 ListenSocket listen_on_loopback() {

@@ -86,9 +86,9 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
   constexpr std::int64_t kBilinear = 0;
   constexpr std::int64_t kZerosOutside = 0;
   Augmentation entry{6};
-  // The matrix from output to input coordinates, both in [-1, 1]: with y downwards and angle a,
-  // (x, y) comes from (x cos a - y sin a, x sin a + y cos a). Computed on the host, so that
-  // rotations are bit-identical on all devices.
+  // The matrix that maps output to input coordinates, both in [-1, 1]: with y downwards, angle a
+  // maps (x, y) to (x cos a - y sin a, x sin a + y cos a). Computed on the host, so that rotations
+  // are bit-identical on all devices.
   entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
     const double angle = draws.angle(options);
     const double cosine = std::cos(angle);
@@ -115,8 +115,8 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
   return entry;
 }
 
-/// An entry that changes training and test images in the same way.
-Augmentation fixed(const std::function<at::Tensor(const at::Tensor&)>& change) {
+/// Returns an entry that changes training and test images in the same way.
+Augmentation deterministic_entry(const std::function<at::Tensor(const at::Tensor&)>& change) {
   Augmentation entry;
   entry.apply = [change](const at::Tensor& images, const at::Tensor&) { return change(images); };
   entry.apply_to_test = change;
@@ -124,15 +124,18 @@ Augmentation fixed(const std::function<at::Tensor(const at::Tensor&)>& change) {
 }
 
 Augmentation augmentation_of(const settings::ResizeOptions& options, ImageSize, at::Device) {
-  return fixed([size = options.size](const at::Tensor& images) { return resized(images, size); });
+  return deterministic_entry(
+      [size = options.size](const at::Tensor& images) { return resized(images, size); });
 }
 
-/// Exactly the operations of torchvision's ToTensor and Normalize. Mean and std are tensors,
-/// because LibTorch replaces division by a scalar with multiplication, which rounds differently.
+/// Performs exactly the operations of torchvision's ToTensor and Normalize. The constants are
+/// tensors, because LibTorch turns division by a scalar into multiplication, which rounds
+/// differently.
 Augmentation augmentation_of(const settings::NormalizeOptions& options, ImageSize,
                              at::Device device) {
-  return fixed([scale = per_channel(255.0, device), mean = per_channel(options.mean, device),
-                std = per_channel(options.std, device)](const at::Tensor& images) {
+  return deterministic_entry([scale = per_channel(255.0, device),
+                              mean = per_channel(options.mean, device),
+                              std = per_channel(options.std, device)](const at::Tensor& images) {
     return images.to(at::kFloat).div_(scale).sub_(mean).div_(std);
   });
 }
@@ -160,7 +163,7 @@ Augmentation augmentation_of(const settings::RandomErasingOptions& options, Imag
                              at::Device device) {
   Augmentation entry{4};
   entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
-    write_box(draws.erased(options, size), out);
+    write_box(draws.erasing_box(options, size), out);
   };
   entry.apply = [size, fill = per_channel(options.fill.value, device)](const at::Tensor& images,
                                                                        const at::Tensor& drawn) {
@@ -215,12 +218,12 @@ Augmentation make_augmentation(const settings::AugmentationOptions& entry, setti
 }
 
 Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
-                     at::Device device, ReceiveFromNext receive_from_next, bool takes_partners)
+                     at::Device device, ReceiveFromNext receive_from_next, bool gathers_partners)
     : list_(std::move(list)),
       seed_(seed),
       device_(device),
       receive_from_next_(std::move(receive_from_next)),
-      takes_partners_(takes_partners),
+      gathers_partners_(gathers_partners),
       size_(settings::augmented_size(list_, size)) {
   for (const settings::AugmentationOptions& entry : list_) {
     entries_.push_back(make_augmentation(entry, size, device_));
@@ -268,7 +271,7 @@ std::vector<float> Augmenter::label_shares(const std::vector<std::int64_t>& orde
 
 data::Range Augmenter::partners(const Selection& selection) const {
   const data::Range& next = selection.next;
-  if (!takes_partners_) return {next.begin, next.begin};
+  if (!gathers_partners_) return {next.begin, next.begin};
   return {next.begin, next.begin + std::min(selection.range.size(), next.size())};
 }
 
@@ -292,9 +295,9 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
   return batch;
 }
 
-/// Mixes each sample with the next one, or with the one at the same position in the next shard. The
-/// next shard's `next_count` samples follow the batch, or are in another process; this is then a
-/// collective. Samples without a partner (at the end, or with only one shard) stay unchanged.
+/// Mixes each sample with the next one, or with the one at the same position in the next shard,
+/// which has `next_count` samples. These follow the batch, or are in another process, which makes
+/// this a collective. Samples without a partner (at the end, or with one shard) stay unchanged.
 Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::Tensor& drawn,
                      std::int64_t next_count) const {
   const std::int64_t count = drawn.size(0);
@@ -304,7 +307,7 @@ Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::T
   const std::int64_t pairs = is_local ? count : std::min(count, next_count);
   at::Tensor partners;
   at::Tensor partner_labels;
-  if (is_local || takes_partners_) {
+  if (is_local || gathers_partners_) {
     const std::int64_t first = is_local ? 1 : count;
     partners = batch.images.narrow(0, first, pairs);
     partner_labels = batch.labels.narrow(0, first, pairs);
@@ -349,12 +352,12 @@ at::Tensor resized(const at::Tensor& images, settings::ImageSize size) {
 
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights) {
   const at::Tensor weight = weights.view({-1, 1, 1, 1});
-  at::Tensor mixed = weight * images + (1 - weight) * partners;  // separate kernels, hence no FMA
+  at::Tensor mixed = weight * images + (1 - weight) * partners;  // separate kernels, so no FMA
   if (images.scalar_type() != at::kByte) return mixed;
   return mixed.clamp(0, 255).to(at::kByte);
 }
 
-/// Exactly the operations of torchvision's ToTensor and Normalize.
+/// Performs exactly the operations of torchvision's ToTensor and Normalize.
 at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device) {
   const auto column = [](const settings::PerChannel& each) {
     return per_channel(each, at::kCPU).view({-1, 1});

@@ -91,7 +91,7 @@ Augmentation augmentation_of(const settings::TrivialAugmentOptions& options,
 /// Converts computed values to the type of `images`; bytes are rounded and clamped.
 at::Tensor cast_like(const at::Tensor& images, const at::Tensor& values);
 
-/// Resizes images, bilinear with antialiasing.
+/// Resizes images with antialiased bilinear interpolation.
 at::Tensor resized(const at::Tensor& images, settings::ImageSize size);
 
 /// The GPU implementations, which tests also run on a CPU. `drawn`: as in Augmentation::apply.
@@ -105,16 +105,18 @@ at::Tensor trivial_augment_tensors(const at::Tensor& images, const at::Tensor& d
 /// transfers nor waits.
 class Augmenter {
  public:
-  /// `size`: that of the stored images, for which settings::list_for_images has resolved `list`.
-  /// Mixing with scope global needs `receive_from_next` or `takes_partners`; with `takes_partners`,
-  /// each batch comes with its partners. Throws Error(kConfig) if a crop does not fit.
+  /// `list` must come from settings::list_for_images; `size` is the size of the stored images.
+  /// Mixing with scope global needs `receive_from_next` or `gathers_partners`; with
+  /// `gathers_partners`, each batch comes with its partners. Throws Error(kConfig) if a crop does
+  /// not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
-            at::Device device, ReceiveFromNext receive_from_next = {}, bool takes_partners = false);
+            at::Device device, ReceiveFromNext receive_from_next = {},
+            bool gathers_partners = false);
 
   /// Height and width of the augmented images, in pixels.
   settings::ImageSize size() const { return size_; }
 
-  /// Draws the numbers of an epoch (counted from 0) whose samples come in `order`.
+  /// Draws the random numbers of an epoch (counted from 0) for samples in `order`.
   void begin_epoch(const std::vector<std::int64_t>& order, std::int64_t epoch);
 
   /// Returns the number of samples that `apply` needs after a batch's last one: 1 for local mixing,
@@ -122,22 +124,22 @@ class Augmenter {
   std::int64_t samples_beyond() const {
     return settings::mixing_scope(list_) == settings::MixupScope::kLocal ? 1 : 0;
   }
-  /// With `takes_partners`, returns the partners of `selection`, at most one per sample, as
+  /// With `gathers_partners`, returns the partners of `selection`, at most one per sample, as
   /// positions in the epoch's order; otherwise, none.
   data::Range partners(const Selection& selection) const;
 
-  /// Augments the selected samples of the epoch's order. `stored`: bytes [n + m,C,H,W] u8,
-  /// contiguous, and labels [n + m] i64, of the n samples and the m = samples_beyond() next ones or
-  /// the m `partners`. Without mixing, `other_labels` and `weights` stay undefined. Returns images
-  /// as u8, or as fp32 if the list contains a normalize. Global mixing with `receive_from_next` is
-  /// a collective; `selection.next` must then have the size of the next process's shard.
+  /// Augments the selected samples of the epoch's order. `stored`: contiguous bytes [n + m,C,H,W]
+  /// u8 and labels [n + m] i64 of the n samples, followed by the next m = samples_beyond() samples
+  /// or by the m `partners`. Without mixing, `other_labels` and `weights` stay undefined. Returns
+  /// images as u8, or as fp32 if the list has a normalize entry. Global mixing by
+  /// `receive_from_next` is collective; `selection.next` must be as large as the next shard.
   Batch apply(Batch stored, const Selection& selection) const;
-  /// Returns the weight of each sample's own label in an epoch (from 0) whose samples come in
-  /// `order`, which may be another process's; the rest is the weight of its partner's label, if
-  /// any. Empty if `apply` does not mix samples.
+  /// Returns the weight of each sample's own label in an epoch (counted from 0), in `order`, which
+  /// may be another process's. The partner's label, if any, has the rest of the weight. Empty if
+  /// `apply` does not mix samples.
   std::vector<float> label_shares(const std::vector<std::int64_t>& order, std::int64_t epoch) const;
   /// Returns whether `apply` mixes samples across the shards of a batch.
-  bool mixes_shards() const { return receive_from_next_ != nullptr || takes_partners_; }
+  bool mixes_shards() const { return receive_from_next_ != nullptr || gathers_partners_; }
 
   /// Applies the entries that test images need: resize, normalize, and the centre crop.
   at::Tensor apply_to_test(at::Tensor images) const;
@@ -152,7 +154,7 @@ class Augmenter {
   std::int64_t seed_;
   at::Device device_;
   ReceiveFromNext receive_from_next_;
-  bool takes_partners_;
+  bool gathers_partners_;
   settings::ImageSize size_;
   std::vector<Augmentation> entries_;  // their columns in `drawn_` are consecutive
   std::int64_t columns_ = 0;

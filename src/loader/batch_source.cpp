@@ -63,7 +63,7 @@ class StreamedSource : public BatchSource {
     const bool on_gpu = decoder_->decodes_to_gpu();
     if (on_gpu) {
       // The decoder reuses memory once it is released. Work queued on the GPU may still read the
-      // last batch until the next one is taken, so the last batch is held until then.
+      // previous batch, so wait for that work before releasing it.
       accelerator::synchronize(device_);
       held_ = batch.owner;
     }
@@ -147,8 +147,8 @@ class ResidentSource : public BatchSource {
     const auto free = accelerator::cuda_module().free_memory_bytes(device_.index());
     if (bytes <= free / kFreeMemoryDivisor) return true;
     spdlog::info(
-        "images are stored as bytes on the GPU and normalised batch by batch: normalised, they "
-        "would need {} MiB, more than a quarter of its free memory",
+        "keeping images on the GPU as bytes and normalising each batch: normalised images would "
+        "need {} MiB, more than a quarter of the free GPU memory",
         bytes >> 20);
     return false;
   }

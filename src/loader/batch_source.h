@@ -49,10 +49,10 @@ class BatchSource {
   bool gathers_at_positions() const {
     return !set_.encoded && !(augmenter_ && augmenter_->mixes_shards());
   }
-  /// Returns how many positions must follow the batch's own in `positions`, see Augmenter.
+  /// Returns how many positions `positions` must contain after the batch's own; see Augmenter.
   std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
-  /// Announces, in order, the ranges (possibly empty) that `gather` will get next, so that they are
-  /// decoded during computation. A wrong hint costs only a wasted decode.
+  /// Announces the ranges (possibly empty) of the next calls to `gather`, in order, so that images
+  /// are decoded during computation. A wrong hint costs only a wasted decode.
   virtual void prefetch(std::span<const data::Range> /*ranges*/, Order /*order*/) {}
 
  protected:
@@ -63,7 +63,7 @@ class BatchSource {
   /// Returns images and labels of the selected samples: stored bytes [n,C,H,W] u8, or normalised
   /// images if the source stores them normalised.
   virtual Batch read(const Selection& selection) = 0;
-  /// Same, normalised.
+  /// Like `read`, but always normalised.
   virtual Batch read_normalized(const Selection& selection) { return finish(read(selection)); }
 
   /// Returns the selected samples as indices into the image set. Positions must be on a CPU.
@@ -72,8 +72,8 @@ class BatchSource {
   /// mean) / std` in fp32, with channels_last strides, using tables computed on the host. The
   /// result is valid until the next call.
   at::Tensor normalize(const at::Tensor& bytes);
-  /// Same, for images [n,C,H,W] of these sizes; `sample_at` returns a pointer to the bytes of a
-  /// sample in the batch. CPU only.
+  /// Like `normalize`, for images [n,C,H,W] of these sizes; `sample_at(i)` returns a pointer to the
+  /// bytes of the batch's sample i. CPU only.
   template <typename SampleAt>
   at::Tensor look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at);
   /// Returns the labels of `samples`, [n] i64 on the CPU.
@@ -85,8 +85,8 @@ class BatchSource {
   const at::Device device_;
   const at::ScalarType type_;                   // of a batch's images
   const std::shared_ptr<Augmenter> augmenter_;  // null without augmentation
-  std::vector<std::int64_t> order_;  // followed by its first sample if a batch needs one more
-  at::Tensor seeds_;                 // of an order's samples, [count] i64; undefined if not needed
+  std::vector<std::int64_t> order_;  // with its first sample appended if samples_beyond() is 1
+  at::Tensor seeds_;                 // of the order's samples, [count] i64; undefined if not needed
 
  private:
   Batch augmented(const Selection& selection);

@@ -43,7 +43,7 @@ using AffineMap = std::array<float, 6>;
 
 using Table = std::array<std::uint8_t, 256>;
 
-/// a * b + c like LibTorch with FMA: the product is exact in fp64, hence not rounded.
+/// Returns a * b + c like LibTorch with FMA: the product is exact in fp64, so it is not rounded.
 float multiply_add(float a, float b, float c) {
   return static_cast<float>(static_cast<double>(a) * b + c);
 }
@@ -215,7 +215,7 @@ AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size
   const auto width = static_cast<double>(size.width);
   const double by = change.magnitude;
   std::array<double, 6> map{1, 0, 0, 0, 1, 0};
-  // A shear keeps the corner fixed.
+  // A shear keeps the top left corner fixed.
   if (change.operation == kShearX) map = {1, by, by * height / 2, 0, 1, 0};
   if (change.operation == kShearY) map = {1, 0, 0, by, 1, by * width / 2};
   if (change.operation == kTranslateX) map = {1, 0, -by, 0, 1, 0};
@@ -232,8 +232,8 @@ AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size
 }
 
 /// Writes the changed image to `out`, which may be the input unless the operation is sharpness or
-/// has an `affine_map`. Images with 3 channels are RGB; others are grayscale, on which saturation
-/// and hue have no effect. Computes in the same float precision as
+/// has an `affine_map`. Images with 3 channels are RGB; others are grayscale, and saturation and
+/// hue have no effect on them. Computes in the same float precision as
 /// torchvision.transforms.v2.functional.
 void change_picture(PictureOperation operation, float magnitude, const Planes& image,
                     std::uint8_t* out) {
@@ -519,8 +519,8 @@ Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
                            : resize_tensors(images, drawn, wanted);
   };
   if (options.size == size) return entry;
-  // Centre crop, like torchvision's CenterCrop; if images are smaller, the largest window of the
-  // same aspect ratio is resized.
+  // Centre crop, like torchvision's CenterCrop; from smaller images, cuts the largest window with
+  // the same aspect ratio and resizes it.
   entry.apply_to_test = [size, wanted = options.size,
                          middle =
                              settings::centre_window(options, size)](const at::Tensor& images) {
@@ -560,7 +560,7 @@ Augmentation augmentation_of(const settings::TrivialAugmentOptions& /*options*/,
                              settings::ImageSize size, at::Device /*device*/) {
   Augmentation entry{8};
   entry.draw = [size](const data::EntryDraws& draws, float* out) {
-    const data::PictureChange change = draws.trivial();
+    const data::PictureChange change = draws.trivial_augment();
     std::ranges::copy(affine_map(change, size),
                       write_numbers(out, change.operation, change.magnitude));
   };

@@ -39,8 +39,8 @@ at::Tensor to_images(const at::Tensor& rows, const at::Tensor& like) {
 /// batch: dx = weight * inverse_std * (dy - mean(dy) - x_hat * mean(dy * x_hat)).
 class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
  public:
-  /// `x_hat` is the normalized x, [N*H*W,C]; `count` is N*H*W over all ranks, a scalar on the
-  /// device; `sum` is null unless batch norm is synchronized.
+  /// `x_hat` is the normalised x, [N*H*W,C]; `count` is N*H*W over all ranks, a scalar on the
+  /// device; `sum` is null unless batch norm is synchronised.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const at::Tensor& x_hat,
                             const at::Tensor& inverse_std, const at::Tensor& count,
@@ -109,13 +109,15 @@ at::Tensor BatchNorm::normalize(const at::Tensor& x) {
   const bool sums_imprecisely = x.is_cpu() && x.scalar_type() == at::kFloat;
   // For a single row, LibTorch's running variance is NaN.
   const bool is_one_row = x.numel() == x.size(1);
-  if (is_training() && (sum_ || sums_imprecisely || is_one_row)) return forward_rows(x);
+  if (is_training() && (sum_ || sums_imprecisely || is_one_row)) {
+    return forward_with_batch_statistics(x);
+  }
   if (is_training()) num_batches_tracked_.add_(1);
   return at::batch_norm(x, weight_, bias_, running_mean_, running_var_, is_training(), momentum_,
                         epsilon_, /*cudnn_enabled=*/true);
 }
 
-at::Tensor BatchNorm::forward_rows(const at::Tensor& x) {
+at::Tensor BatchNorm::forward_with_batch_statistics(const at::Tensor& x) {
   at::Tensor x_hat;
   at::Tensor inverse_std;
   at::Tensor count;
@@ -124,7 +126,7 @@ at::Tensor BatchNorm::forward_rows(const at::Tensor& x) {
     const at::Tensor rows = to_rows(x);
     const std::int64_t local_count = rows.size(0);
     const std::int64_t channels = rows.size(1);
-    // Squares around the local mean are precise; only their sums are shifted to the global mean.
+    // Squared deviations from the local mean are precise in fp32; the sums are combined in fp64.
     const at::Tensor local_mean = rows.sum(0) / std::max<std::int64_t>(local_count, 1);
     const at::Tensor centred = rows - local_mean;
     const at::Tensor mean_64 = local_mean.to(at::kDouble);

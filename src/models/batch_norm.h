@@ -21,12 +21,12 @@ class BatchNorm : public torch::nn::Module {
   /// `momentum` is the weight of the latest batch in the running statistics.
   explicit BatchNorm(std::int64_t channels, double epsilon = 1e-5, double momentum = 0.1);
 
-  /// Normalizes x [N,C,H,W] or [N,C]; in training mode, with the batch's statistics.
+  /// Normalises x [N,C,H,W] or [N,C]; in training mode, with the batch's statistics.
   at::Tensor forward(const at::Tensor& x) { return forward_fused(nullptr, x, {}, false); }
-  /// Normalizes x or, if `convolution` is not null, its output for x; it must have a bias. Then
-  /// adds the residual, if defined, and optionally applies a ReLU. On a GPU one fused kernel does
-  /// all this. The convolution's bias affects only the running mean, and its gradient is exactly 0,
-  /// so the kernel adds the bias only to that mean and sums no gradient for it.
+  /// Normalises x or, if `convolution` is not null, its output for x; the convolution must have a
+  /// bias. Then adds the residual, if defined, and optionally applies a ReLU. On a GPU, all but the
+  /// convolution is fused. The convolution's bias affects only the running mean, and its gradient
+  /// is exactly 0, so the kernels add the bias only to that mean and sum no gradient for it.
   at::Tensor forward_fused(torch::nn::Conv2dImpl* convolution, const at::Tensor& x,
                            const at::Tensor& residual, bool relu);
   /// From now on, sums the statistics of training batches, and their gradients, over the ranks.
@@ -42,7 +42,7 @@ class BatchNorm : public torch::nn::Module {
 
  private:
   at::Tensor normalize(const at::Tensor& x);
-  at::Tensor forward_rows(const at::Tensor& x);
+  at::Tensor forward_with_batch_statistics(const at::Tensor& x);
 
   at::Tensor weight_;
   at::Tensor bias_;

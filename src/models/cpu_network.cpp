@@ -219,7 +219,8 @@ class Translator {
 CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropouts,
                    const ModuleLookup& find_module) {
   const SampleShape& in = layers.front()->in;
-  // In bf16, a vector fills whole words; a grayscale image's channel would fill only half of each.
+  // In bf16, a word holds two channels: vectors fill whole words, but a grayscale image fills only
+  // half of each.
   const bool is_flat =
       !in.is_image || std::holds_alternative<settings::FlattenLayer>(layers.front()->kind);
   const ValueShape shape = is_flat ? ValueShape{in.elements(), 1, 1} : image(in);
@@ -245,7 +246,7 @@ Element* data_ptr(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<Element*>(tensor.mutable_data_ptr()) : nullptr;
 }
 
-/// Returns x [N,C,H,W] in channels_last format or, if this shape has a single pixel, as [N,F].
+/// Returns x [N,C,H,W] in channels_last format or, if `shape` has a single pixel, as [N,F].
 at::Tensor plain(const at::Tensor& x, const ValueShape& shape) {
   return shape.pixels() == 1 ? x.flatten(1).contiguous()
                              : x.contiguous(at::MemoryFormat::ChannelsLast);
@@ -329,7 +330,8 @@ class PlannedNetwork {
           // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers but not pointers
           reinterpret_cast<PlannedNetwork*>(context->saved_data["network"].toInt());
       if (context->saved_data["forward_count"].toInt() != planned->forward_count_) {
-        throw Error(ExitCode::kRunFailed, "the backward pass ran after the next forward pass");
+        throw Error(ExitCode::kRunFailed,
+                    "another forward pass ran before the backward pass of this one");
       }
       variable_list results = planned->gradients(context->saved_data["begin"].toInt(),
                                                  context->saved_data["end"].toInt(), gradients[0]);
@@ -359,7 +361,7 @@ class PlannedNetwork {
                        : x.sizes().slice(1) == at::IntArrayRef{in.elements()};
   }
 
-  /// Returns `action(executors)` for the type of a tensor.
+  /// Returns the result of `action` for the executors of this tensor's type.
   template <class Action>
   auto with_executors(const at::Tensor& like, const Action& action) {
     return like.scalar_type() == at::kFloat ? action(fp32_) : action(bf16_);

@@ -54,8 +54,8 @@ std::string cause_of(const std::exception& error) {
                     : message.substr(0, message.find('\n'));
 }
 
-/// An external network that keeps the names in its own state_dict. Derived classes register the
-/// tensors that the network's code uses, so these are trained in place.
+/// An external network, with the names of its own state_dict. Derived classes register the tensors
+/// that the network's code uses, so these are trained in place.
 class ExternalModel : public Model {
  public:
   at::Tensor forward(const at::Tensor& images) override {
@@ -73,8 +73,8 @@ class ExternalModel : public Model {
     try_forward(at::kBFloat16, "; set precision to fp32");
   }
 
-  /// Throws Error(kConfig) unless the network has parameters, all of them are fp32 and have only
-  /// one name, and two images of the expected shape produce logits for the expected classes.
+  /// Throws Error(kConfig) unless the network has parameters, all of them are fp32, none share
+  /// memory, and two images of the expected shape produce logits for the expected classes.
   void require_usable() {
     const auto parameters = named_parameters();
     if (parameters.is_empty()) {
@@ -226,14 +226,14 @@ class ScriptModel : public ExternalModel {
       script_ = torch::jit::load(file_.string(), at::kCPU);
     } catch (const std::exception& error) {
       const std::string cause = cause_of(error);
-      reject("is damaged or not TorchScript; save it with torch.jit.script(model).save: " +
+      reject("is damaged or not a TorchScript file; create it with torch.jit.script(model).save: " +
              cause.substr(0, cause.find(". ")));
     }
   }
 
   void require_signature() const {
     const auto forward = script_.find_method("forward");
-    if (!forward) reject("has no method forward");
+    if (!forward) reject("has no forward method");
     const c10::FunctionSchema& schema = forward->function().getSchema();
     const auto is_tensor = [](const c10::Argument& argument) {
       return argument.type()->kind() == c10::TypeKind::TensorType;
@@ -327,8 +327,8 @@ class PluginOptions final : public plugin::Options {
   std::vector<std::string> errors_;
 };
 
-/// Returns the entry point of a library. Throws Error(kConfig) unless the library is a plug-in for
-/// this version.
+/// Returns the entry point of a library. Throws Error(kConfig) unless the library is a plug-in that
+/// was built for this program's versions of the header and LibTorch.
 const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const std::string& source) {
   const auto require = [&](bool fits, const std::string& message) {
     if (!fits) throw ConfigKeyError(source + ": " + message);
@@ -347,7 +347,7 @@ const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const st
   const std::string built_with = versions(entry.api_version, entry.torch_version);
   const std::string expected = versions(plugin::kApiVersion, TORCH_VERSION);
   require(built_with == expected,
-          "was built for " + built_with + ", but this program needs " + expected + "; rebuild it");
+          "was built with " + built_with + ", but this program needs " + expected + "; rebuild it");
   return entry;
 }
 
@@ -365,7 +365,7 @@ class PluginModel : public ExternalModel {
     for (const auto& item : network_->named_children()) register_module(item.key(), item.value());
   }
 
-  // The plug-in may override these functions; both modules share their tensors.
+  // Forwarded because the plug-in may override these functions; both modules share their tensors.
   void train(bool on) override {
     Model::train(on);
     network_->train(on);

@@ -24,7 +24,7 @@ using kernels::LinearFunction;
 
 constexpr std::int64_t kLow32 = 0xffffffff;
 
-/// Returns lowbias32 of values below 2^32 in an i64 tensor.
+/// Applies the hash lowbias32 to the values of an i64 tensor, which must be below 2^32.
 at::Tensor lowbias32(at::Tensor bits) {
   constexpr std::int64_t kFactor1 = cpu_kernels::kHashFactor1;
   constexpr std::int64_t kFactor2 = cpu_kernels::kHashFactor2;

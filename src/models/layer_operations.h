@@ -43,7 +43,7 @@ at::Tensor linear_activation(torch::nn::LinearImpl& layer, kernels::LinearFuncti
 
 /// These return the output of a layer for images [N,C,H,W], with and without its bias. On a GPU,
 /// custom kernels compute the depthwise convolutions that they support (without the bias), because
-/// cuDNN would compile code for each such layer in every run.
+/// cuDNN would compile code for each of them in every run.
 at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 
@@ -59,14 +59,14 @@ at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor
                                   bool flatten = false);
 
 /// Consecutive layers that cpu_kernels/ computes: as one autograd operation if gradients have
-/// destination buffers, otherwise as one operation per layer with weights.
+/// destination buffers, otherwise as one operation per layer with parameters.
 struct CpuNetwork {
   std::size_t layers = 0;  // number of leading layers computed; may be 0
   /// Returns the output for x [N,C,H,W] or [N,F], or an undefined tensor if LibTorch must compute
   /// it because the CPU lacks the instructions, a convolution's weights are not channels_last, x
   /// has an unexpected type or shape, or there are too few images. The backward pass must precede
   /// the next `forward`; it writes gradients to `destinations`. With `training`, applies dropout
-  /// with `seeds` [N] i64. Collective if a batch norm is synchronized.
+  /// with `seeds` [N] i64. Collective if a batch norm is synchronised.
   std::function<at::Tensor(const at::Tensor& x, GradientDestinations& destinations, bool training,
                            const at::Tensor& seeds)>
       forward;
@@ -75,9 +75,9 @@ struct CpuNetwork {
 using ModuleLookup =
     std::function<std::shared_ptr<torch::nn::Module>(const network::SizedLayer& sized)>;
 
-/// Returns the network for as many leading layers as possible, but for none if fewer than two have
-/// weights, because converting input and output would then cost more than the network saves.
-/// `dropouts` is the number of dropout layers before `layers`.
+/// Returns a network of as many leading layers as possible, or of none if fewer than two of them
+/// are convolutions or linear layers, because converting input and output would then cost more than
+/// the network saves. `dropouts` is the number of dropout layers before `layers`.
 CpuNetwork make_cpu_network(std::span<const network::SizedLayer* const> layers,
                             std::int64_t dropouts, const ModuleLookup& find_module);
 

@@ -33,7 +33,7 @@ struct WeightedLayer {
 };
 
 /// Draws the weights of a layer again unless PyTorch's initialisation is requested. `init` applies
-/// to a layer that has no init of its own.
+/// to layers without their own init.
 void initialize(const WeightedLayer& weighted, const settings::InitOptions& init,
                 const network::InitDefaults& defaults) {
   const settings::InitOptions& choice = weighted.init.value_or(init);

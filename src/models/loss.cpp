@@ -19,7 +19,7 @@ namespace mnist_train::models {
 
 namespace {
 
-constexpr std::int64_t kIgnoreNothing = -100;
+constexpr std::int64_t kNoIgnoreIndex = -100;
 
 struct SampleLoss {
   double loss = 0;
@@ -32,7 +32,7 @@ struct SampleTarget {
   std::int64_t other;
   float weight;
 
-  float share(std::int64_t index) const {
+  float probability(std::int64_t index) const {
     return (index == label ? weight : 0.0F) + (index == other ? 1.0F - weight : 0.0F);
   }
 };
@@ -58,8 +58,8 @@ SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, fl
   const float uniform = smoothing / static_cast<float>(classes);
   for (std::int64_t j = 0; j < classes; ++j) {
     const float probability = probabilities[j] / sum;
-    gradient[j] =
-        static_cast<T>(scale * (probability - (1.0F - smoothing) * target.share(j) - uniform));
+    gradient[j] = static_cast<T>(
+        scale * (probability - (1.0F - smoothing) * target.probability(j) - uniform));
   }
   const float log_sum = std::log(sum);
   const auto loss_of = [&](std::int64_t index) {
@@ -68,7 +68,7 @@ SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, fl
   const float loss = (1.0F - smoothing) * (target.weight * loss_of(target.label) +
                                            (1.0F - target.weight) * loss_of(target.other)) +
                      smoothing * (log_sum - logit_sum / static_cast<float>(classes));
-  return {loss, target.share(predicted)};
+  return {loss, target.probability(predicted)};
 }
 
 /// The CPU version of kernels::softmax_loss: one pass over the logits instead of a dozen LibTorch
@@ -106,7 +106,7 @@ BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double la
   const at::Tensor scores = logits.to(at::kFloat);
   const at::Tensor predicted = at::argmax(logits.detach(), 1);
   const auto loss_of = [&](const at::Tensor& labels, std::int64_t reduction) {
-    return at::cross_entropy_loss(scores, labels, targets.class_weights, reduction, kIgnoreNothing,
+    return at::cross_entropy_loss(scores, labels, targets.class_weights, reduction, kNoIgnoreIndex,
                                   label_smoothing);
   };
   if (!targets.weights.defined()) {

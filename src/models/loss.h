@@ -10,19 +10,19 @@ using kernels::Targets;
 
 /// Sums over the samples of a batch.
 struct BatchLoss {
-  at::Tensor loss_sum;  // scalar f32: negative log-likelihood of the log-softmax of the logits
+  at::Tensor loss_sum;  // scalar f32: cross entropy of the logits
   at::Tensor correct;   // scalar i64: samples whose largest logit is the label's
 };
 
-/// Returns loss and correct predictions of logits [N,classes], with label smoothing and class
-/// weights as in torch.nn.CrossEntropyLoss. A mixed sample counts with its weight for its label and
-/// with one minus the weight for its other label, in the loss and in `correct`, which is then fp32.
+/// Returns the loss and number of correct predictions for logits [N,classes], with label smoothing
+/// and class weights as in torch.nn.CrossEntropyLoss. A mixed sample counts with its weight for its
+/// label and one minus the weight for its other label, in the loss and in `correct` (then fp32).
 BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing = 0);
 
 /// The starting point of a backward pass.
 struct BackwardRoot {
   at::Tensor tensor;
-  at::Tensor gradient;  // like the tensor; undefined means 1
+  at::Tensor gradient;  // same shape and type as `tensor`; undefined means 1
 };
 
 /// Adds the summed loss, the number of correct predictions and the number of samples to `sums` [3]

@@ -15,8 +15,8 @@ bool has_running_statistics(const torch::nn::Module& layer) {
   return layer.named_buffers(/*recurse=*/false).contains("running_mean");
 }
 
-/// Returns whether a layer uses statistics of the local batch or running statistics. A TorchScript
-/// layer is recognised only by its name.
+/// Returns whether a layer uses statistics of the local batch or running statistics. The type of a
+/// TorchScript layer is known only from its name.
 bool has_batch_statistics(const torch::nn::Module& layer) {
   return layer.name().find("BatchNorm") != std::string::npos || has_running_statistics(layer);
 }

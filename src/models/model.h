@@ -27,7 +27,7 @@ class GradientDestinations {
     buffers_[parameter.unsafeGetTensorImpl()] = std::move(buffer);
   }
   /// Returns the buffer for the parameter's next gradient, but only once, because a second gradient
-  /// is added to the first. If undefined, the caller allocates a new tensor.
+  /// is added to the first. If the result is undefined, the caller allocates a new tensor.
   at::Tensor take(const at::Tensor& parameter) {
     const auto found = buffers_.find(parameter.unsafeGetTensorImpl());
     return found == buffers_.end() ? at::Tensor() : std::exchange(found->second, {});
@@ -50,7 +50,7 @@ class Model : public torch::nn::Module {
   virtual bool is_external() const { return false; }
   /// Returns the names of the parameters that require no gradient.
   std::set<std::string> frozen_parameters() const;
-  /// Returns a remark on the network for the user, or "".
+  /// Returns a remark about the network for the user, or "".
   virtual std::string remark() const { return {}; }
   /// Sets the mode. Batch norms whose parameters are all frozen remain in evaluation mode.
   void train(bool on = true) override;
@@ -65,9 +65,9 @@ class Model : public torch::nn::Module {
   GradientDestinations& gradient_destinations() { return gradient_destinations_; }
 
   /// Makes batch norm layers use statistics of the global batch, summed over the ranks by `sum`;
-  /// from then on `forward` and backward are collective. Leaves frozen batch norms unchanged.
-  /// Throws Error(kConfig), naming each layer with batch statistics that is not a
-  /// models::BatchNorm.
+  /// from then on `forward` and the backward pass are collective. Leaves frozen batch norms
+  /// unchanged. If layers other than models::BatchNorm use batch statistics, throws an
+  /// Error(kConfig) that names them.
   void synchronize_batch_norm(const AllReduce& sum);
   bool synchronizes_batch_norm() const { return synchronizes_batch_norm_; }
   /// Converts all parameters except those of layers with running statistics to bf16; `forward` then
@@ -75,7 +75,7 @@ class Model : public torch::nn::Module {
   virtual void compute_in_bfloat16();
 
  protected:
-  /// Sets layers to evaluation mode if they have running statistics and all parameters are frozen.
+  /// Sets layers with running statistics to evaluation mode if all their parameters are frozen.
   void keep_frozen_statistics();
   const at::Tensor& sample_seeds() const { return sample_seeds_; }
   void set_multiply_adds(std::int64_t per_image) { multiply_adds_ = per_image; }
@@ -87,14 +87,14 @@ class Model : public torch::nn::Module {
   bool synchronizes_batch_norm_ = false;
 };
 
-/// Returns the model that `options` describe, on the CPU, with initial weights that depend only on
+/// Returns the model described by `options`, on the CPU, with initial weights that depend only on
 /// `seed` or come from the file of an external network. Throws Error(kConfig) if the network cannot
 /// process images of this shape or its file is unusable.
 std::shared_ptr<Model> make_model(const settings::ModelOptions& options,
                                   const network::ImageShape& shape, std::int64_t seed);
 
-/// Returns the network of a TorchScript file, on the CPU, with the file's weights and its names of
-/// modules, parameters and buffers. Throws Error(kConfig) if the file is unusable or its network
+/// Returns the network of a TorchScript file, on the CPU; weights and names of modules, parameters
+/// and buffers are those in the file. Throws Error(kConfig) if the file is unusable or its network
 /// cannot process images of this shape.
 std::shared_ptr<Model> make_script_model(const std::filesystem::path& file,
                                          const network::ImageShape& shape);

@@ -42,8 +42,8 @@ Layer average_pool(std::string as = "") {
 Layer dropout(double p) { return {"", settings::DropoutLayer{p}}; }
 Layer flatten() { return {"", settings::FlattenLayer{}}; }
 
-/// Convolutions (`blocks`: channels and kernel sizes), each with ReLU and 2x2 max-pooling, then
-/// linear layers with `activation` between them.
+/// Convolutions (`blocks`: channels and kernel sizes), each followed by ReLU and 2x2 max-pooling,
+/// then linear layers with `activation` between them.
 LayerList feed_forward(const std::vector<std::pair<std::int64_t, std::int64_t>>& blocks,
                        const std::vector<std::int64_t>& hidden,
                        Activation activation = Activation::kRelu) {

@@ -31,8 +31,8 @@ std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::i
 }
 
 /// Returns the number of window positions along one side of an image, or nullopt if none fits.
-/// `padding` is the total of both ends. In ceil mode, the last window may extend beyond the padding
-/// but, as in PyTorch, no window starts in the padding after the last pixel.
+/// `padding` counts both ends. In ceil mode, the last window may extend beyond the padding but, as
+/// in PyTorch, no window starts in the padding after the last pixel.
 std::optional<std::int64_t> windows(std::int64_t side, std::int64_t kernel, std::int64_t stride,
                                     std::int64_t padding, std::int64_t dilation, bool ceil_mode) {
   const std::int64_t reach = dilation * (kernel - 1) + 1;
@@ -70,7 +70,7 @@ std::int64_t count_weights(const SizedLayer& sized, std::initializer_list<std::i
   fail(sized, "has more than {} weights for input {}", kMaxLayerParameters, batch_text(sized.in));
 }
 
-/// Infers the output size of a sliding window. `padding` is the total of both ends.
+/// Infers the output size of a sliding window. `padding` counts both ends.
 void slide(SizedLayer& sized, const ImageSize& kernel, const ImageSize& stride,
            const ImageSize& padding, const ImageSize& dilation, bool ceil_mode = false) {
   const SampleShape& in = sized.in;
@@ -103,7 +103,7 @@ void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& im
     fail(sized, "padding \"same\" needs stride 1");
   }
   ImageSize padding{layer.dilation.height * (kernel.height - 1),
-                    layer.dilation.width * (kernel.width - 1)};  // total of both sides
+                    layer.dilation.width * (kernel.width - 1)};  // of both ends together
   if (layer.padding) padding = {2 * layer.padding->height, 2 * layer.padding->width};
   slide(sized, kernel, layer.stride, padding, layer.dilation);
   sized.out.channels = out;
@@ -221,7 +221,7 @@ class SizeInference {
       sized.in = in;
       if (!names.insert(sized.name).second) {
         fail(sized, "duplicate module name \"{}\"{}", sized.name,
-             times > 1 ? "; put the repeated layers into a sequential" : "");
+             times > 1 ? "; wrap the repeated layers in a sequential" : "");
       }
       infer_layer(sized);
       in = sized.out;

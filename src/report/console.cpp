@@ -90,9 +90,9 @@ class Console : public Sink {
 
   void begin(const RunStart& start, const Summary& /*summary*/) override {
     start_ = start;
-    figures_ = {start.dataset.validation > 0, are_unequal(start.test_class_sizes),
-                start.dataset.classes >= kTop5Classes};
-    if (setup_.quiet || !setup_.is_terminal || setup_.has_head) return;
+    figures_ = {start.dataset.validation > 0, is_imbalanced(start.test_class_sizes),
+                start.dataset.classes >= kMinTop5Classes};
+    if (setup_.quiet || !setup_.is_terminal || setup_.header_printed) return;
     Row titles;
     std::ranges::transform(kColumns, titles.begin(), &Column::title);
     write(coloured(setup_.style, kDim, table_row(titles)) + "\n");
@@ -198,9 +198,10 @@ class Console : public Sink {
     const std::string names = named_classes(labels, [this](std::int64_t label) {
       return class_text(start_.class_names, static_cast<std::size_t>(label));
     });
-    spdlog::warn("{} of {} classes {} never predicted: {}; {}", labels.size(),
-                 counts_.samples.size(), labels.size() == 1 ? "was" : "were", names,
-                 advice_on_never_predicted(are_unequal(counts_.samples), setup_.has_class_weights));
+    spdlog::warn(
+        "{} of {} classes {} never predicted: {}; {}", labels.size(), counts_.samples.size(),
+        labels.size() == 1 ? "was" : "were", names,
+        advice_on_never_predicted(is_imbalanced(counts_.samples), setup_.has_class_weights));
   }
 
   std::size_t columns() const {
@@ -355,7 +356,7 @@ std::string with_thousands(std::int64_t number) {
 
 std::string class_sizes_text(const std::vector<std::int64_t>& sizes,
                              const std::vector<std::string>& class_names) {
-  if (!are_unequal(sizes)) return "";
+  if (!is_imbalanced(sizes)) return "";
   const auto described = [&](auto size) {
     const auto label = static_cast<std::size_t>(size - sizes.begin());
     return fmt::format("{} ({})", with_thousands(*size), class_text(class_names, label));
@@ -381,7 +382,7 @@ std::string to_text(const ModuleTable& table) {
   std::vector<Cells> lines{{"name", "layer", "output", "parameters", "multiply-adds", "tensors"},
                            {"", "images", batch(table.input), "", "", ""}};
   for (const ModuleRow& row : table.rows) lines.push_back(cells_of(row));
-  lines.push_back({"", "sum", "", with_thousands(table.parameters),
+  lines.push_back({"", "total", "", with_thousands(table.parameters),
                    table.multiply_adds ? with_thousands(*table.multiply_adds) : "–", ""});
   return aligned(lines);
 }
@@ -440,7 +441,7 @@ std::string to_text(const std::string& file, const std::vector<float>& scores,
   return text + "\n";
 }
 
-std::string to_text(const EvaluationFigures& test) {
+std::string to_text(const EvaluationMetrics& test) {
   std::string text = fmt::format(
       "test accuracy  {} of {} images\ntest loss      {:.4f}\n"
       "balanced       {} (mean accuracy per class)\n",
@@ -450,7 +451,7 @@ std::string to_text(const EvaluationFigures& test) {
   return text;
 }
 
-Json to_json(const EvaluationFigures& test, const std::vector<std::string>& class_names) {
+Json to_json(const EvaluationMetrics& test, const std::vector<std::string>& class_names) {
   Json json = {{"test_loss", test.loss},
                {"test_accuracy", test.accuracy},
                {"test_balanced_accuracy", test.balanced_accuracy}};
@@ -459,12 +460,12 @@ Json to_json(const EvaluationFigures& test, const std::vector<std::string>& clas
   Json& rows = json["classes"] = Json::array();
   const auto or_zero = [](double measure) { return std::isnan(measure) ? 0 : measure; };
   for (std::int64_t label = 0; label < test.counts.classes(); ++label) {
-    const ClassFigures figures = test.counts.of(label);
+    const ClassMetrics metrics = test.counts.of(label);
     rows.push_back({{"name", name_or_number(class_names, static_cast<std::size_t>(label))},
-                    {"samples", figures.samples},
-                    {"precision", or_zero(figures.precision())},
-                    {"recall", or_zero(figures.recall())},
-                    {"f1", or_zero(figures.f1())}});
+                    {"samples", metrics.samples},
+                    {"precision", or_zero(metrics.precision())},
+                    {"recall", or_zero(metrics.recall())},
+                    {"f1", or_zero(metrics.f1())}});
   }
   return json;
 }

@@ -245,7 +245,7 @@ OrderedJson RunIdentity::build_versions() {
           {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
 }
 
-bool are_unequal(const std::vector<std::int64_t>& class_sizes) {
+bool is_imbalanced(const std::vector<std::int64_t>& class_sizes) {
   auto sizes = class_sizes | std::views::filter([](std::int64_t size) { return size > 0; });
   if (sizes.empty()) return false;
   const auto [min, max] = std::ranges::minmax(sizes);
@@ -285,7 +285,7 @@ double selection_score(const EpochRecord& record, settings::BestBy best_by) {
   return std::isfinite(loss) ? -loss : std::numeric_limits<double>::lowest();
 }
 
-const char* words_for(settings::BestBy best_by) {
+const char* display_name(settings::BestBy best_by) {
   if (best_by == settings::BestBy::kLoss) return "loss";
   return best_by == settings::BestBy::kAccuracy ? "accuracy" : "balanced accuracy";
 }

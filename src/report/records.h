@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 /// A number that was not measured or recorded.
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// Records of metrics.jsonl, with members in the order of the file. Writing turns NaN into null and
-// omits empty optionals. Reading leaves missing and null members at their defaults.
+// Records of metrics.jsonl; their members are in the order of the JSON keys. Writing turns NaN into
+// null and omits empty optionals. Reading leaves missing and null members at their defaults.
 
 /// A line with "event": "step", written every `log_interval` steps.
 struct StepRecord {
@@ -65,13 +65,13 @@ struct EpochRecord {
                     validation_balanced_accuracy, validation_top5_accuracy)
 };
 
-/// Returns the score that selects the best checkpoint (greater is better), from the validation set
-/// if there is one, otherwise from the test set; a loss is negated. NaN if the record contains no
-/// such accuracy.
+/// Returns the score that selects the best checkpoint: greater is better, so a loss is negated. It
+/// is from the validation set if there is one, otherwise from the test set. NaN if the accuracy is
+/// unknown.
 double selection_score(const EpochRecord& record, settings::BestBy best_by);
 
 /// Returns "accuracy", "balanced accuracy" or "loss".
-const char* words_for(settings::BestBy best_by);
+const char* display_name(settings::BestBy best_by);
 
 /// How rank 0 spent the time since the previous epoch record. The first three members are unknown
 /// on a GPU, where these activities overlap.
@@ -80,20 +80,20 @@ struct TimeSplit {
   double compute_s = kUnknown;
   double communication_s = kUnknown;  // includes waiting for other ranks
   double evaluation_s = 0;
-  double checkpoint_s = 0;  // waiting for checkpoints, mostly the previous epoch's
+  double checkpoint_s = 0;  // waiting for checkpoint writes, mostly of the previous epoch
   double report_s = 0;      // writing to the sinks
 
   MNIST_TRAIN_VISIT(input_s, compute_s, communication_s, evaluation_s, checkpoint_s, report_s)
 };
 
-/// Returns whether the largest class has more than 1.5 times as many images as the smallest, so
-/// that accuracy says little about small classes. Ignores classes without images.
-bool are_unequal(const std::vector<std::int64_t>& class_sizes);
+/// Returns whether the largest class has more than 1.5 times as many images as the smallest, in
+/// which case accuracy says little about small classes. Ignores classes without images.
+bool is_imbalanced(const std::vector<std::int64_t>& class_sizes);
 
 /// Returns the classes that have test images but were never predicted.
 std::vector<std::int64_t> never_predicted(const ClassCounts& counts);
 
-/// Returns the names of the classes as "a, b"; beyond ten, ends with "and 7 more".
+/// Returns the class names as "a, b", or the first ten followed by "and 7 more".
 std::string named_classes(const std::vector<std::int64_t>& labels,
                           const std::function<std::string(std::int64_t label)>& name);
 
@@ -101,10 +101,10 @@ std::string named_classes(const std::vector<std::int64_t>& labels,
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights);
 
 /// Minimum number of classes for which top-5 accuracy is shown; with fewer, it says little.
-inline constexpr std::int64_t kTop5Classes = 50;
+inline constexpr std::int64_t kMinTop5Classes = 50;
 
-/// The prediction for one test image: a line of predictions.jsonl or, with only the score of the
-/// guess, of mistakes.jsonl.
+/// The prediction for one test image: a line of predictions.jsonl, or of mistakes.jsonl, which
+/// contains only the score of the guess.
 struct Prediction {
   std::int64_t id = 0;     // position in the test set
   std::string image;       // data: URI of a PNG or, for a mistake, a PNG or JPEG; may be empty
@@ -214,11 +214,11 @@ struct RunIdentity {
   static OrderedJson build_versions();
 };
 
-/// The content of `summary.json`. `visit` calls `field` for the results so far.
+/// The content of `summary.json`. `visit` omits the first five members and validation accuracies.
 struct Summary : RunIdentity {
   std::string status;    // "running", "finished", "stopped" (by a signal, resumable), "failed"
   std::string error;     // of a failed run
-  std::string ended_by;  // config key of the setting that ended a finished run: "epochs"
+  std::string ended_by;  // config key that ended a finished run: "epochs"
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   double startup_seconds = 0;  // from the start of the attempt to its first step
@@ -250,7 +250,7 @@ void record_end(const fs::path& path, const std::string& status, const std::stri
 /// Returns the number of steps if the summary's status is "finished".
 std::optional<std::int64_t> finished_steps(const fs::path& path);
 
-/// Writes a JSON list of test accuracies in [0,1], one per epoch, atomically. Throws
+/// Atomically writes a JSON list of test accuracies in [0,1], one per epoch. Throws
 /// Error(kRunFailed).
 void write_accuracies(const fs::path& path, const std::vector<double>& accuracies);
 
@@ -271,8 +271,8 @@ struct StepPosition {
   std::int64_t step = 0;           // of the run
 };
 
-/// Receives the progress and results of a run, on rank 0 only. Every method, and every function
-/// below, may throw Error(kRunFailed).
+/// Receives the progress and results of a run, on rank 0 only. All methods, and the functions that
+/// create sinks, may throw Error(kRunFailed).
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -293,9 +293,9 @@ class Sink {
   /// Stores the length of the sink's append-only file, if it has one.
   virtual void add_position(LogPositions& /*positions*/) const {}
 
-  /// Returns the name of the sink's output ("its report") if its failure only causes a warning;
-  /// null if a failure ends the run.
-  virtual const char* dispensable() const { return nullptr; }
+  /// Returns the name of the sink's output ("its report") if an error in the sink only causes a
+  /// warning; null if it ends the run.
+  virtual const char* optional_output() const { return nullptr; }
 };
 
 /// An append-only file of a run. Throws Error(kRunFailed) naming the file. Does not follow links.
@@ -319,17 +319,16 @@ class AppendFile {
   std::int64_t bytes_ = 0;
 };
 
-/// Keeps the records of a run up to date: a line in `lineage.jsonl` per start; `metrics.jsonl`,
-/// first truncated to `keep_metrics_bytes`, because a resumed run rewrites everything after its
-/// checkpoint; `summary.json`; the list of test accuracies; and `predictions.jsonl` and
-/// `mistakes.jsonl` of the last evaluation (README.md describes the keys). Mistakes include up to
-/// two megabytes of images.
+/// Keeps the records of a run up to date: `lineage.jsonl` (a line per start), `metrics.jsonl`,
+/// `summary.json`, the list of test accuracies, and `predictions.jsonl` and `mistakes.jsonl` of the
+/// last evaluation. README.md describes the keys. Truncates `metrics.jsonl` to `keep_metrics_bytes`
+/// first, because a resumed run rewrites everything after its checkpoint. `mistakes.jsonl` contains
+/// up to two megabytes of images.
 std::unique_ptr<Sink> record_files(const fs::path& run_folder, const fs::path& accuracies_file,
                                    std::int64_t keep_metrics_bytes);
 
-/// Appends scalars and histograms to a TensorBoard file: to the run folder's newest
-/// `events.out.tfevents.*`, first truncated at a record boundary to at most `keep_bytes`, or to a
-/// new file if there is none.
+/// Appends scalars and histograms to the run folder's newest `events.out.tfevents.*`, after
+/// truncating it at a record boundary to at most `keep_bytes`, or to a new file if there is none.
 std::unique_ptr<Sink> tensorboard_sink(const fs::path& run_folder, std::int64_t keep_bytes);
 
 /// Keeps `report.html` in the run folder up to date.
@@ -348,15 +347,15 @@ TerminalStyle terminal_style();
 /// Returns a number with thousands separators: "12,345".
 std::string with_thousands(std::int64_t number);
 
-/// Returns " of 3 (rare) to 1,200 (common) training images", or "" unless
-/// `are_unequal(sizes)`.
+/// Returns " of 3 (rare) to 1,200 (common) training images", or "" if the sizes are similar (see
+/// `is_imbalanced`).
 std::string class_sizes_text(const std::vector<std::int64_t>& sizes,
                              const std::vector<std::string>& class_names);
 
 struct ConsoleSetup {
   bool quiet = false;
-  bool is_terminal = false;  // draws a progress bar
-  bool has_head = false;     // an earlier attempt has printed the header of the epoch table
+  bool is_terminal = false;     // draws a progress bar
+  bool header_printed = false;  // an earlier attempt has printed the header of the epoch table
   TerminalStyle style;
   int fd = 2;
   std::int64_t epochs = 0;
@@ -365,11 +364,11 @@ struct ConsoleSetup {
   bool has_class_weights = false;
 };
 
-/// Creates the sink that shows progress. At the end of a run, it warns about classes that the last
-/// evaluation never predicted. On a terminal, it shows a line with a progress bar and the remaining
-/// time, redrawn at most ten times a second, and a table of epochs; both fit the terminal's current
-/// width, and a narrow terminal shows fewer columns. Elsewhere, it prints plain lines, or nothing
-/// if quiet.
+/// Creates the sink that shows progress. At the end of a run, it warns about classes that were
+/// never predicted in the last evaluation. On a terminal, it shows a line with a progress bar and
+/// the remaining time, redrawn at most ten times a second, and a table of epochs; both fit the
+/// terminal's current width, and a narrow terminal shows fewer columns. Elsewhere, it prints plain
+/// lines, or nothing if quiet.
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup);
 
 // Run folders.
@@ -378,22 +377,22 @@ std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup);
 struct RunFolder {
   fs::path path;  // absolute
   UniqueFd lock;
-  std::vector<fs::path> made;  // folders that had to be created, parents first
+  std::vector<fs::path> created;  // folders that had to be created, parents first
 };
 
 /// Returns whether a run has started in the folder.
 bool holds_run(const fs::path& folder);
 
 /// Returns the folder of the run that wrote `file`, if the run still needs this file: a config,
-/// record, checkpoint or weights. Returns nothing for other files, such as regenerable pages.
+/// record, checkpoint or weights. Returns nullopt for files that can be recreated, such as reports.
 std::optional<fs::path> run_that_wrote(const fs::path& file);
 
 /// Removes the records of a run that could not start, so that `holds_run` returns false again.
 void remove_records(const fs::path& folder);
 
-/// Removes the lock and the logs of a run that could not start, and the empty folders in `made`. A
-/// no-op if the folder contains a run.
-void discard_run_folder(const fs::path& folder, const std::vector<fs::path>& made);
+/// Removes the lock and the logs of a run that could not start, and the empty folders in `created`.
+/// A no-op if the folder contains a run.
+void discard_run_folder(const fs::path& folder, const std::vector<fs::path>& created);
 
 /// Finds or creates the run's folder: `output`, or by default `runs/<config name>/<start time>` in
 /// the working directory. `resume` is "", "auto" or the path of a checkpoint; if `output` is not
@@ -413,15 +412,15 @@ void check_run_folder(const settings::RunConfig& config, const std::string& conf
 /// Atomically points the link `latest` at a folder that is named after its start time. Called once
 /// the run has started, so that a failed start does not hide the last good run. A no-op for folders
 /// named by the user.
-void point_latest_at(const fs::path& folder);
+void update_latest_link(const fs::path& folder);
 
 /// File names in a run folder.
 namespace files = settings::run_files;
 
 // Pages.
 
-/// Returns the page for the current content of the run folders. Throws Error.
-std::string page_on(const std::vector<fs::path>& folders);
+/// Returns the report on the runs in these folders, as an HTML page. Throws Error.
+std::string render_report(const std::vector<fs::path>& folders);
 
 /// Writes the final page of a failed run. Ignores errors, because the run's failure is about to be
 /// reported.
@@ -448,8 +447,8 @@ struct ModuleRow {
   std::vector<std::int64_t> output;  // for one image: [C,H,W] or [F]; empty if unknown
   std::int64_t parameters = 0;
   std::optional<std::int64_t> multiply_adds;  // for one image, if known
-  bool is_container = false;                  // its numbers are in its modules' rows
-  std::vector<ParameterRow> tensors{};        // its parameters, excluding inner modules
+  bool is_container = false;                  // its counts are in the rows of its inner modules
+  std::vector<ParameterRow> tensors{};        // its parameters, excluding those of inner modules
 };
 
 struct ModuleTable {
@@ -478,11 +477,11 @@ std::string to_text(const std::string& file, const std::vector<float>& scores,
                     const std::vector<std::string>& class_names);
 
 /// Returns lines with the accuracies and the loss on the test set.
-std::string to_text(const EvaluationFigures& test);
+std::string to_text(const EvaluationMetrics& test);
 
 /// Returns the metrics and `classes`: the name (or number, if unnamed), samples, precision, recall
 /// and F1 of each class. As in scikit-learn, a metric is 0 if its denominator is 0.
-nlohmann::ordered_json to_json(const EvaluationFigures& test,
+nlohmann::ordered_json to_json(const EvaluationMetrics& test,
                                const std::vector<std::string>& class_names);
 
 }  // namespace mnist_train::report

@@ -17,16 +17,16 @@ namespace mnist_train::report {
 
 namespace {
 
-fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) {
-  make_folder(parent, ExitCode::kConfig, &made);
+fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& created) {
+  make_folder(parent, ExitCode::kConfig, &created);
   const time_t now = ::time(nullptr);
   tm local{};
   ::localtime_r(&now, &local);
   const std::string name = fmt::format("{:%Y-%m-%dT%H-%M-%S}", local);
   return first_numbered(parent / name, [&](const fs::path& folder) {
-    const std::size_t before = made.size();
-    make_folder(folder, ExitCode::kConfig, &made);
-    return made.size() > before;
+    const std::size_t before = created.size();
+    make_folder(folder, ExitCode::kConfig, &created);
+    return created.size() > before;
   });
 }
 
@@ -107,7 +107,7 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   return folder;
 }
 
-/// Returns whether a run writes `file`, whose path is relative to the run folder.
+/// Returns whether a run writes and still needs `file`, a path relative to the run folder.
 bool is_run_file(const fs::path& folder, const fs::path& file) {
   const std::string first = *file.begin();
   if (first == files::kCheckpoints || first == files::kLogs) return true;
@@ -160,13 +160,15 @@ void remove_records(const fs::path& folder) {
   }
 }
 
-void discard_run_folder(const fs::path& folder, const std::vector<fs::path>& made) {
+void discard_run_folder(const fs::path& folder, const std::vector<fs::path>& created) {
   if (folder.empty() || holds_run(folder)) return;
   std::error_code ignored;
   fs::remove(folder / files::kLock, ignored);
   const fs::path logs = folder / files::kLogs;
-  if (std::find(made.begin(), made.end(), logs) != made.end()) fs::remove_all(logs, ignored);
-  remove_created(made);
+  if (std::find(created.begin(), created.end(), logs) != created.end()) {
+    fs::remove_all(logs, ignored);
+  }
+  remove_created(created);
 }
 
 void check_run_folder(const settings::RunConfig& config, const std::string& config_name,
@@ -180,22 +182,23 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
   const auto folder = find_free_folder(config, config_name, resume, after_restart, launch_id);
   RunFolder run;
   try {
-    run.path = folder ? *folder : make_dated_folder(fs::absolute("runs") / config_name, run.made);
-    make_folder(run.path, ExitCode::kConfig, &run.made);
-    make_folder(run.path / files::kLogs, ExitCode::kConfig, &run.made);
+    run.path =
+        folder ? *folder : make_dated_folder(fs::absolute("runs") / config_name, run.created);
+    make_folder(run.path, ExitCode::kConfig, &run.created);
+    make_folder(run.path / files::kLogs, ExitCode::kConfig, &run.created);
     const std::string name = run.path.string();
     if (::access(name.c_str(), W_OK) != 0) {
-      refuse("{}: cannot write into the run folder: {}", name, std::strerror(errno));
+      refuse("{}: cannot write to the run folder: {}", name, std::strerror(errno));
     }
     run.lock = take_lock(run.path, launch_id);
   } catch (const Error&) {
-    remove_created(run.made);
+    remove_created(run.created);
     throw;
   }
   return run;
 }
 
-void point_latest_at(const fs::path& folder) {
+void update_latest_link(const fs::path& folder) {
   const std::regex dated(R"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(-\d+)?)");  // see make_dated_folder
   if (!std::regex_match(folder.filename().string(), dated)) return;
   const fs::path link = folder.parent_path() / "latest";

@@ -23,8 +23,8 @@ void append_number(std::string& text, Number number) {
   text.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-/// Returns the CRC-32C (Castagnoli, RFC 3720) that protects a record. Stored checksums are masked,
-/// because the checksum of data that contains checksums is problematic.
+/// Returns the masked CRC-32C (Castagnoli, RFC 3720) of part of a record. TFRecord files mask it,
+/// because the plain CRC of data that contains CRCs is unreliable.
 std::uint32_t masked_crc(std::string_view bytes) {
   std::uint32_t crc = ~std::uint32_t{0};
   for (const char byte : bytes) {
@@ -35,8 +35,8 @@ std::uint32_t masked_crc(std::string_view bytes) {
   return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
-/// Returns the newest event file in a folder, or the name that TensorBoard expects for a new one.
-/// Names sort by time.
+/// Returns the newest event file in a folder or, if there is none, a name for a new one in the form
+/// that TensorBoard expects. Names sort by time.
 fs::path events_path(const fs::path& folder) {
   fs::path path;
   for (const fs::path& each : paths_in(folder)) {
@@ -46,8 +46,8 @@ fs::path events_path(const fs::path& folder) {
   return folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
 }
 
-/// Opens a TFRecord file (tensorflow/core/lib/io/record_writer.cc), truncated at a record boundary.
-/// Each record consists of the length, its checksum, the content and its checksum.
+/// Opens a TFRecord file (tensorflow/core/lib/io/record_writer.cc) and truncates it at a record
+/// boundary. A record consists of a length, its checksum, the content and its checksum.
 AppendFile open_events(const fs::path& folder, std::int64_t keep_bytes) {
   AppendFile file(events_path(folder), keep_bytes);
   std::int64_t end = 0;
@@ -71,7 +71,7 @@ class TensorboardLog : public Sink {
   TensorboardLog(fs::path folder, std::int64_t keep_bytes)
       : folder_(std::move(folder)), keep_bytes_(keep_bytes) {}
 
-  const char* dispensable() const override { return "TensorBoard's events"; }
+  const char* optional_output() const override { return "TensorBoard's events"; }
 
   void begin(const RunStart& /*start*/, const Summary& /*summary*/) override {
     file_ = open_events(folder_, keep_bytes_);

@@ -79,8 +79,8 @@ Type<Interval> interval(const NumberRange& range) {
       });
 }
 
-/// Returns the type of a distance of up to `max` from the centre, or of an interval within [min,
-/// max].
+/// Returns the type of a distance of up to `max` from the centre, or of an interval within
+/// [min, max].
 Type<JitterRange> jitter_range(double min, double max) {
   return number_or<JitterRange>({0, max}, interval({min, max}), "[min, max]");
 }
@@ -120,7 +120,9 @@ AugmentRow random_crop() {
   ADD_KEY(schema, fill, fill_type(), fill_doc("these pixels"));
   schema.check([](RandomCropOptions&, const JsonCursor& cursor) {
     const bool pads = cursor.has("padding") && cursor.member("padding").value() != 0;
-    if (!cursor.gives("size") && !pads) cursor.add_error("has no effect without size or padding");
+    if (!cursor.has_value("size") && !pads) {
+      cursor.add_error("has no effect without size or padding");
+    }
   });
   return augment_row("random_crop", schema);
 }
@@ -165,7 +167,7 @@ AugmentRow color_jitter() {
           "1 is a full turn.");
   schema.check([](ColorJitterOptions&, const JsonCursor& cursor) {
     for (const char* key : {"brightness", "contrast", "saturation", "hue"}) {
-      if (cursor.gives(key)) return;
+      if (cursor.has_value(key)) return;
     }
     cursor.add_error("has no effect without brightness, contrast, saturation or hue");
   });
@@ -193,14 +195,14 @@ AugmentRow mixup() {
   using Options = MixupOptions;
   Schema<Options> schema;
   ADD_KEY(schema, alpha, optional_of(number({0, kMaxFloat, true})),
-          "Weights are drawn from Beta(alpha, alpha); null with weight.");
+          "Weights are drawn from Beta(alpha, alpha); null if weight is set.");
   ADD_KEY(schema, weight, optional_of(number({0, 1})),
           "A fixed weight of the sample itself, instead of alpha.");
   ADD_KEY(schema, scope, mixing_scope_type(), kPartnerDoc);
   schema.check([](Options& options, const JsonCursor& cursor) {
     if (!options.weight) {
       if (!options.alpha) options.alpha = Options{}.alpha;
-    } else if (cursor.gives("alpha")) {
+    } else if (cursor.has_value("alpha")) {
       cursor.add_error_at("weight",
                           "conflicts with alpha; set only one of them (null unsets a key)");
     } else {
@@ -256,8 +258,8 @@ bool fits(const RandomCropOptions& crop, const ImageSize& size) {
          crop.size->width <= size.width + 2 * crop.padding;
 }
 
-/// Tracks the image size, if it is known, through the list. Calls `misfit(i, message)` for an entry
-/// whose crop is larger than the image.
+/// Tracks the image size, if it is known, through the list. Calls `misfit(i, message)` for each
+/// entry whose crop is larger than the image.
 template <class Misfit>
 std::optional<ImageSize> follow_size(const AugmentList& list, std::optional<ImageSize> size,
                                      const Misfit& misfit) {

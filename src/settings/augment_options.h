@@ -40,7 +40,7 @@ struct NormalizeOptions {
   bool operator==(const NormalizeOptions&) const = default;
 };
 
-/// Value of pixels that no image pixel maps to: numbers from 0 to 255, or data.background.
+/// Value of pixels that do not come from the image: numbers from 0 to 255, or data.background.
 struct Fill {
   PerChannel value = 0.0;
   bool is_background = false;  // instead of `value`; resolved by `list_for_images`
@@ -174,12 +174,12 @@ AugmentList list_for_images(AugmentList list, std::int64_t channels,
 /// crop does not fit.
 ImageSize augmented_size(const AugmentList& list, ImageSize size);
 
-/// Returns the size of the centre window that is cut from test images of `size` and resized to the
-/// entry's size: that size or, if images are smaller, a smaller one with the same aspect ratio.
+/// Returns the size of the centre window to cut from test images of `size`: the entry's size or,
+/// for smaller images, one with the same aspect ratio, to be resized to the entry's size.
 ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size);
 
-/// Returns the keys, such as "mean", whose values do not match this number of channels, each with
-/// the reason.
+/// Returns the keys, such as "mean", whose values do not match this number of channels, and the
+/// reason for each.
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const AugmentationOptions& entry, std::int64_t channels);
 

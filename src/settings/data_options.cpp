@@ -92,27 +92,27 @@ Type<std::vector<DataLocation>> locations_by_rank() {
 
 /// Returns the key `test`: a location, or the fraction of `train` to hold out.
 Field<DataOptions> test_field(const KeyOwner& owner) {
-  const Type<std::optional<DataLocation>> place = optional_of(location());
+  const Type<std::optional<DataLocation>> location_type = optional_of(location());
   const Type<double> fraction = number({0, 1, true, true});
   KnownKey key{"", "test", kSamples, {.owner = owner}};
-  key.fragment = place.fragment;
+  key.fragment = location_type.fragment;
   key.fragment["anyOf"].insert(key.fragment["anyOf"].begin(), fraction.fragment);
-  const auto read = [place, fraction](DataOptions& options, const JsonCursor& cursor) {
+  const auto read = [location_type, fraction](DataOptions& options, const JsonCursor& cursor) {
     if (cursor.value().is_number()) {
       const auto held_out = fraction.read(cursor.or_else("a path"));
       if (held_out) options.test_fraction = *held_out;
-    } else if (auto found = place.read(cursor.or_else("a fraction such as 0.2"))) {
+    } else if (auto found = location_type.read(cursor.or_else("a fraction such as 0.2"))) {
       options.test = std::move(*found);
     }
   };
-  const auto write = [place, fraction](const DataOptions& options) -> std::optional<Json> {
+  const auto write = [location_type, fraction](const DataOptions& options) -> std::optional<Json> {
     return options.test_fraction > 0 ? fraction.write(options.test_fraction)
-                                     : place.write(options.test);
+                                     : location_type.write(options.test);
   };
   return {std::move(key),
           "Test set, like train, or the fraction of each class of train to hold out, such as 0.2 "
           "(for a folder of that name, write ./0.2).",
-          read, write, place.keys};
+          read, write, location_type.keys};
 }
 
 /// Returns the type of data set names.
@@ -230,10 +230,10 @@ void check_images(DataOptions& options, const JsonCursor& cursor) {
   std::optional<ImageSize> size = options.size;
   // After an error in `dataset`, the option has its default, and the images are not known.
   if (options.dataset &&
-      (!cursor.gives("dataset") || cursor.member("dataset").value() == *options.dataset)) {
+      (!cursor.has_value("dataset") || cursor.member("dataset").value() == *options.dataset)) {
     const NamedDataset& named = named_dataset(*options.dataset);
-    if (!cursor.gives("channels")) channels = named.channels;
-    if (!cursor.gives("size")) size = named.size;
+    if (!cursor.has_value("channels")) channels = named.channels;
+    if (!cursor.has_value("size")) size = named.size;
   }
   if (cursor.has("augment")) check_crops(options.augment, size, cursor.member("augment"));
   if (!channels) return;
@@ -242,7 +242,7 @@ void check_images(DataOptions& options, const JsonCursor& cursor) {
       at.add_error_at(key, message);
     }
   };
-  if (options.normalize && cursor.gives("normalize")) {
+  if (options.normalize && cursor.has_value("normalize")) {
     check(*options.normalize, cursor.member("normalize"));
   }
   for (std::size_t i = 0; i < options.augment.size() && cursor.has("augment"); ++i) {
@@ -250,7 +250,7 @@ void check_images(DataOptions& options, const JsonCursor& cursor) {
   }
 }
 
-/// Adds the rules about the source of the samples that involve multiple keys.
+/// Adds the multi-key rules about the source of the samples.
 void add_source_rules(Schema<DataOptions>& schema) {
   const Json format = given("format");
   const Json is_synthetic = equal("format", "synthetic");
@@ -273,20 +273,20 @@ void add_source_rules(Schema<DataOptions>& schema) {
                 "is a fraction, which cannot be used with train_per_process; give a test set");
 }
 
-/// Adds the other rules that involve multiple keys.
+/// Adds the other multi-key rules.
 void add_preparation_rules(Schema<DataOptions>& schema) {
   const Json encoded = any_of(
       {equal("format", "image-folder"), equal("format", "image-list"), equal("format", "lmdb")});
   const Json streamed = any_of({equal("decode", "stream"), equal("decode", "dali")});
   const Json per_process = given("train_per_process");
   constexpr const char* kOnlyEncoded = "is only for formats image-folder, image-list and lmdb";
-  // All other formats contain their labels.
+  // These formats contain their labels.
   const Json labelled = any_of({encoded, equal("format", "cifar")});
   constexpr const char* kOnlyIdx = "expected a path; only idx has a separate labels file";
   for (const char* key : {"train", "test"}) {
     schema.forbid(key, {labelled, holds(key, given("labels"))}, kOnlyIdx);
   }
-  schema.forbid("train_per_process", {labelled, lists("train_per_process", given("labels"))},
+  schema.forbid("train_per_process", {labelled, has_item("train_per_process", given("labels"))},
                 kOnlyIdx);
   schema.forbid("on_bad_sample", {equal("on_bad_sample", "skip"), none_of(encoded)}, kOnlyEncoded);
   schema.forbid("decode", {streamed, none_of(encoded)}, kOnlyEncoded);
@@ -306,13 +306,13 @@ void add_preparation_rules(Schema<DataOptions>& schema) {
   schema.forbid("split", {per_process, equal("split", "throughput")},
                 "\"throughput\" moves samples between processes, which train_per_process forbids");
   const Json normalizes = any_of({equal("name", "normalize"), Json{{"const", "normalize"}}});
-  schema.forbid("normalize", {given("normalize"), lists("augment", normalizes)},
+  schema.forbid("normalize", {given("normalize"), has_item("augment", normalizes)},
                 "conflicts with normalize in augment; set only one of them");
 }
 
 /// Sets either a format or a named data set, never both.
 void choose_dataset(DataOptions& options, const JsonCursor& cursor) {
-  if (cursor.gives("format")) return options.dataset.reset();
+  if (cursor.has_value("format")) return options.dataset.reset();
   if (!options.dataset) options.dataset = DataOptions{}.dataset;
 }
 

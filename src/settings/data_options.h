@@ -33,8 +33,8 @@ struct NamedDataset {
   std::vector<std::string> class_names{};  // by number; empty if the numbers are the names
   NormalizeOptions normalize;              // mean and standard deviation of the training set
   std::vector<DatasetFile> files;
-  std::vector<std::string> mirrors{};  // tried in order; a file's name is appended
-  std::string archive{};               // URL of a .tar.gz with `other_folder`, if no mirrors
+  std::vector<std::string> mirrors{};  // base URLs of the files, tried in order
+  std::string archive{};               // URL of a .tar.gz of `other_folder` if there is no mirror
 };
 
 /// Returns all named data sets. To add one, add a row to this table, and a parser if its format is
@@ -79,7 +79,7 @@ struct DataOptions {
   Decode decode = Decode::kOnce;
   std::optional<std::int64_t> decode_threads;  // per process; none: its number of compute threads
   std::optional<NormalizeOptions> normalize;   // none: the data set's defaults
-  double validation = 0;                       // held-out fraction of the rest
+  double validation = 0;                       // held out of the rest of train; 0: none
   std::int64_t holdout_seed = 0;               // for both fractions and for the limits
   std::optional<ImageSize> size;               // to which images are resized; none: not resized
   Fit fit = Fit::kStretch;                     // how images are fitted to `size`

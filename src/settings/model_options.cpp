@@ -231,7 +231,7 @@ std::vector<LayerRow> layer_table() {
           repeat()};
 }
 
-/// Returns the type of all layer lists.
+/// Returns the full type of layer lists, which `layer_list` refers to.
 const Type<LayerList>& layer_list_type() {
   static const Type<LayerList> kType = [] {
     Type<Layer> layer = named_union(layer_table());

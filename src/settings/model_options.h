@@ -125,14 +125,14 @@ struct SequentialLayer {
 struct ResidualLayer {
   LayerList layers;
   LayerList shortcut;
-  std::optional<Activation> activation;  // of the sum
+  std::optional<Activation> activation;  // applied to the sum
   /// If not empty: the modules with weights, in state_dict order. They are then registered in the
   /// block itself, without the prefixes "layers." and "shortcut.".
   std::vector<std::string> modules;
 };
 
-/// Multiplies the input by the output of `layers`, as in squeeze-and-excitation. An output of one
-/// pixel is broadcast over its channel.
+/// Multiplies the input by the output of `layers`, as in squeeze-and-excitation. A 1x1 output is
+/// broadcast over the image.
 struct GateLayer {
   LayerList layers;
 };

@@ -110,7 +110,7 @@ void check_files(RunConfig& config, const JsonCursor& cursor) {
 Json is_sharded() { return holds("deterministic", given("shards")); }
 
 /// The condition that launch.devices contains a device that meets `condition`.
-Json lists_device(const Json& condition) { return holds("launch", lists("devices", condition)); }
+Json lists_device(const Json& condition) { return holds("launch", has_item("devices", condition)); }
 
 void add_device_rules(Schema<RunConfig>& schema) {
   const Json cpu = {{"const", "cpu"}};
@@ -120,7 +120,8 @@ void add_device_rules(Schema<RunConfig>& schema) {
                          all_of({equal("device", "cuda"), lists_device(cpu)})})},
                 "/launch/devices lists other devices");
   for (const auto& [key, value] : {std::pair{"backend", "nccl"}, {"cuda_graphs", "on"}}) {
-    const std::string needs = '"' + std::string(value) + "\" needs every process on a GPU, but ";
+    const std::string needs =
+        '"' + std::string(value) + "\" requires every process to use a GPU, but ";
     schema.forbid(key, {equal(key, value), lists_device(cpu)},
                   needs + "/launch/devices lists \"cpu\"");
     schema.forbid(key, {equal(key, value), equal("device", "cpu")}, needs + "device is \"cpu\"");
@@ -163,7 +164,7 @@ void add_split_rules(Schema<RunConfig>& schema) {
          "sync_batch_norm");
   const Json mixes = any_of({equal("name", "mixup"), equal("name", "cutmix")});
   forbid(
-      holds("data", lists("augment", all_of({mixes, equal("scope", "global")}))),
+      holds("data", has_item("augment", all_of({mixes, equal("scope", "global")}))),
       "would make the pairs of a mixup or cutmix with scope \"global\" depend on measured speed");
 }
 
@@ -273,7 +274,7 @@ Values values_of(const nlohmann::json& json, const std::string& pointer = "") {
   return values;
 }
 
-/// Returns a value or, if it is a long list, its part from the first entry that differs in `other`.
+/// Returns a value or, if it is a long list, the part from the first entry that differs in `other`.
 std::string excerpt(const std::string& value, const std::string& other) {
   constexpr std::size_t kMaxBytes = 120;
   if (!value.starts_with('[') || value.size() <= kMaxBytes) return value;
@@ -307,7 +308,7 @@ std::vector<std::string> differences_in(const RunConfig& before, const RunConfig
 
 using Layers = std::vector<Node>;
 
-/// Returns the object at a pointer of at most one step, or null.
+/// Returns the object at a pointer with at most one key, or null.
 Node* group_of(Node& layer, const std::string& pointer) {
   return pointer.empty() ? &layer : layer.find(pointer.substr(1));
 }
@@ -333,9 +334,9 @@ std::size_t count_below(Layers& layers, const std::string& group, std::string_vi
   return 0;
 }
 
-/// Drops a key from each layer below the one that changes its owner, if the layer also sets the
-/// owner or the key does not belong to the owner's final value. Otherwise the key is kept, because
-/// a layer that sets it without the owner means it for the final value.
+/// Drops a key from each layer below the last one that changes the key's owner, if the layer also
+/// sets the owner or the key does not belong to the owner's final value. Otherwise the key is kept,
+/// because a layer that sets it without the owner intends it for the final value.
 void drop_disowned(Layers& layers, const KnownKey& key) {
   const std::size_t below = count_below(layers, key.group, key.traits.owner.key);
   std::optional<Json> value;  // of the owner, up to layer i

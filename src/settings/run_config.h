@@ -82,7 +82,7 @@ struct RunConfig {
 
 /// Merges one or more config layers; later ones override earlier ones. If a layer sets one of two
 /// exclusive keys (such as data.format), the other (data.dataset) is dropped from lower layers. If
-/// it changes the model, schedule or format, keys that belong to the previous one are dropped.
+/// a layer changes the model, schedule or format, keys that belong to the previous one are dropped.
 /// Layers that set different keys can be merged in any order if all these keys are valid together.
 strict_json::Node merge_layers(std::vector<strict_json::Node> layers);
 

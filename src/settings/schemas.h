@@ -48,7 +48,7 @@ Type<ImageSize> image_size();
 /// Returns the type of data.augment, which checks the entries and the rules between them.
 Type<AugmentList> augment_list();
 
-/// Adds an error for each crop in the list that is larger than its input, for images of `size`.
+/// Adds an error for each crop in the list that is larger than its input, given images of `size`.
 void check_crops(const AugmentList& list, const std::optional<ImageSize>& size,
                  const JsonCursor& cursor);
 
@@ -58,7 +58,7 @@ Type<NormalizeOptions> normalize();
 /// Returns all config keys, in the order of the tables.
 const std::vector<KnownKey>& config_keys();
 
-/// Location of the JSON Schema of layer lists, which refers to itself.
+/// Location of the JSON Schema of layer lists, which is recursive.
 inline constexpr const char* kLayersDefinition = "layers";
 inline constexpr const char* kLayersReference = "#/$defs/layers";
 

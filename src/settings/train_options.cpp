@@ -263,7 +263,7 @@ void choose_batch_size(TrainOptions& options, const JsonCursor& /*cursor*/) {
   }
 }
 
-/// Ignores `max_steps`, because its length in epochs depends on the data.
+/// Ignores `max_steps`, because its equivalent in epochs depends on the data.
 void check_warmup(TrainOptions& options, const JsonCursor& cursor) {
   const double warmup_epochs = options.schedule.warmup_epochs;
   if (warmup_epochs <= static_cast<double>(options.epochs)) return;

@@ -24,13 +24,13 @@ struct ScheduleOptions {
   ScheduleName name = ScheduleName::kConstant;
   double warmup_epochs = 0;
   std::int64_t step_epochs = 30;  // step: epochs between drops
-  double gamma = 0.1;             // step: factor of the rate at each drop
-  double final_factor = 0;        // linear, cosine: fraction of the rate at the end of the run
+  double gamma = 0.1;             // step: factor applied to the rate at each drop
+  double final_factor = 0;        // linear, cosine: last rate / learning_rate
   double max_learning_rate = 0;   // one_cycle: required
   double pct_start = 0.3;         // one_cycle: fraction of the steps in which the rate rises
   double div_factor = 25;         // one_cycle: max_learning_rate / first rate
   double final_div_factor = 1e4;  // one_cycle: first rate / last rate
-  double factor = 0.1;            // plateau: factor of the rate at each drop
+  double factor = 0.1;            // plateau: factor applied to the rate at each drop
   std::int64_t patience = 10;     // plateau: epochs without improvement before the rate drops
   double min_learning_rate = 0;   // plateau
 };
@@ -50,7 +50,7 @@ struct EarlyStoppingOptions {
 
 /// The EMA model: an exponential moving average of the weights.
 struct EmaOptions {
-  double decay = 0.999;  // fraction of the average kept by each optimizer step
+  double decay = 0.999;  // fraction of the average that each optimizer step keeps
 };
 
 /// Class weights in the training loss.
@@ -87,7 +87,7 @@ struct TrainOptions {
   double adam_epsilon = 1e-8;
   double weight_decay = 0;
   ScheduleOptions schedule;
-  std::vector<ParameterOptions> parameters;  // later entries override earlier ones per key
+  std::vector<ParameterOptions> parameters;  // later entries override earlier ones key by key
   double label_smoothing = 0;
   std::optional<ClassWeightOptions> class_weights;
   std::optional<double> max_gradient_norm;
@@ -109,7 +109,7 @@ struct TrainOptions {
   std::optional<EmaOptions> ema;
 };
 
-/// Returns the batch size, over all processes.
+/// Returns the batch size over all processes.
 std::int64_t global_batch_size(const TrainOptions& options, int processes);
 
 /// Returns the number of steps between two step records.
@@ -124,9 +124,9 @@ struct ParameterSettings {
   bool operator==(const ParameterSettings&) const = default;
 };
 
-/// Returns the settings of each named parameter. `frozen` lists those that a custom network freezes
-/// itself, unless an entry overrides it. Throws ConfigKeyError listing all globs that match no
-/// name, or if every parameter is frozen.
+/// Returns the settings of each named parameter. `frozen` contains the names of parameters that a
+/// custom network freezes itself; entries override it. Throws ConfigKeyError listing all globs that
+/// match no name, or if every parameter is frozen.
 std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOptions>& entries,
                                                   const std::vector<std::string>& names,
                                                   const std::set<std::string>& frozen = {});

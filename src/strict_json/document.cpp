@@ -31,13 +31,13 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   throw Error(ExitCode::kConfig, on_one_line(name + ": " + reason));
 }
 
-/// Rejects a pipe whose writer neither writes to it nor closes it. Waits indefinitely on a
-/// terminal.
+/// Rejects a pipe whose writer neither writes nor closes it; waits for a terminal indefinitely.
 void wait_for_bytes(int fd, const std::string& name) {
   constexpr int kTimeout_s = 10;
   pollfd event{fd, POLLIN, 0};
   if (::poll(&event, 1, ::isatty(fd) == 1 ? -1 : 1000 * kTimeout_s) != 0) return;
-  refuse(name, "no data for " + std::to_string(kTimeout_s) + " s, and the pipe is still open");
+  refuse(name,
+         "received no data for " + std::to_string(kTimeout_s) + " s, but the pipe is still open");
 }
 
 std::string read_to_end(int fd, const std::string& name) {
@@ -139,7 +139,7 @@ class DocumentParser {
     return at_;
   }
   bool next_is_any(std::string_view characters) { return has_any(text_, skip_space(), characters); }
-  bool take(std::string_view character) {
+  bool consume(std::string_view character) {
     if (!next_is_any(character)) return false;
     ++at_;
     return true;
@@ -219,8 +219,8 @@ class DocumentParser {
     ++depth_;
     ++at_;
     const std::string outer = pointer_;
-    for (bool first = true; !take(close); first = false) {
-      if (!first && !take(",")) expected(std::string("',' or '") + close + "'");
+    for (bool first = true; !consume(close); first = false) {
+      if (!first && !consume(",")) expected(std::string("',' or '") + close + "'");
       const bool is_trailing = !first && next_is_any(close);
       element(outer, is_trailing ? " (remove the comma before it)" : "");
       pointer_ = outer;
@@ -244,7 +244,7 @@ class DocumentParser {
       if (!keys.insert(member.key).second) {
         report(member.key_offset, "duplicate key \"" + shorten(member.key) + "\"");
       }
-      if (!take(":")) expected("':' after the key");
+      if (!consume(":")) expected("':' after the key");
       require_value();
       member.value = value();
       node.members.push_back(std::move(member));
@@ -306,9 +306,9 @@ std::string TextLocator::place(std::size_t offset) {
       ++column_;
     }
   }
-  return on_one_line(source_->is_in_name ? source_->name
-                                         : source_->name + ":" + std::to_string(line_) + ":" +
-                                               std::to_string(column_));
+  return on_one_line(source_->omits_position ? source_->name
+                                             : source_->name + ":" + std::to_string(line_) + ":" +
+                                                   std::to_string(column_));
 }
 
 std::string shorten(std::string_view text) {

@@ -21,13 +21,13 @@ struct Source {
   std::string name;                   // as shown in messages: "cfg.json", "--set epochs=2"
   std::string text;                   // UTF-8, not validated
   std::filesystem::path base_folder;  // absolute; base for relative paths in the text
-  bool is_in_name = false;            // messages show the name without line and column
+  bool omits_position = false;        // messages show the name without line and column
 };
 
 inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
 
-/// Reads at most kMaxSourceBytes from a file or pipe ("-": standard input). Relative paths are
-/// relative to the file's folder, or to the working directory for a pipe. Throws Error(kConfig).
+/// Reads a file or pipe ("-": standard input) of at most kMaxSourceBytes. The base folder is the
+/// file's folder or, for a pipe, the working directory. Throws Error(kConfig).
 std::shared_ptr<const Source> load_source(const std::string& path);
 
 /// Converts offsets to lines and columns, in a single pass over the text if the offsets ascend.
@@ -36,7 +36,7 @@ class TextLocator {
   /// Keeps a reference to `source`.
   explicit TextLocator(const Source& source) : source_(&source) {}
 
-  /// Returns `FILE:LINE:COLUMN` for messages, on one line, or only the name if `is_in_name`.
+  /// Returns `FILE:LINE:COLUMN` for messages, on one line, or only the name if `omits_position`.
   /// Columns count characters, not bytes.
   std::string place(std::size_t offset);
 
@@ -57,7 +57,7 @@ struct Problem {
   std::size_t offset = 0;  // in source->text
   std::string pointer;     // RFC 6901, "" for the whole document
   std::string message;
-  std::vector<std::string> hints{};  // pointers to the keys that an unknown key may stand for
+  std::vector<std::string> hints{};  // pointers to the keys that an unknown key may mean
 };
 using Problems = std::vector<Problem>;
 
@@ -67,14 +67,14 @@ using Problems = std::vector<Problem>;
 /// the whole document is shown as `/`.
 void throw_if_any(const Problems& problems, const std::string& further = "");
 
-/// Returns `pointer` with one more step, escaped as in RFC 6901. Very long keys are truncated.
+/// Returns `pointer` extended by `key`, escaped as in RFC 6901. Very long keys are truncated.
 std::string join_pointer(const std::string& pointer, const std::string& key);
 
 /// A JSON value and its position in the text. Objects keep the order of their keys.
 struct Node {
   struct Member;
 
-  Json value;  // a scalar, or an empty list or object; content is in `items` or `members`
+  Json value;  // a scalar, or an empty list or object whose content is in `items` or `members`
   std::vector<Node> items;
   std::vector<Member> members;
   std::shared_ptr<const Source> source;

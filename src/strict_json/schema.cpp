@@ -30,7 +30,7 @@ std::string initials(std::string_view name) {
   return letters;
 }
 
-/// Returns the name without case and separators, so "batchSize" and "batch-size" match batch_size.
+/// Returns the name without separators, in lower case: "batchsize" for batchSize and batch-size.
 std::string plain(std::string_view name) {
   std::string letters;
   for (const char character : name) {
@@ -61,7 +61,7 @@ bool contains(const NumberRange& range, double value) {
          (range.below_max ? value < range.max : value <= range.max);
 }
 
-/// Returns whether a nonzero literal becomes 0 as a double, such as 1e-999.
+/// Returns whether a nonzero literal, such as 1e-999, becomes 0 as a double.
 bool underflows(const Node& node) {
   if (node.value != 0.0) return false;
   std::string_view digits = std::string_view(node.source->text).substr(node.offset);
@@ -89,7 +89,7 @@ Json object(const std::string& name, const Json& value) {
   return result;
 }
 
-bool obeys(const Node& node, const std::string& keyword, const Json& argument) {
+bool meets_keyword(const Node& node, const std::string& keyword, const Json& argument) {
   const auto matches_node = [&](const Json& condition) { return matches(condition, node); };
   if (keyword == "allOf") return std::all_of(argument.begin(), argument.end(), matches_node);
   if (keyword == "anyOf") return std::any_of(argument.begin(), argument.end(), matches_node);
@@ -340,7 +340,7 @@ Json given(const std::string& key) { return holds(key, none_of(object("type", "n
 
 Json equal(const std::string& key, const Json& value) { return holds(key, object("const", value)); }
 
-Json lists(const std::string& key, const Json& condition) {
+Json has_item(const std::string& key, const Json& condition) {
   Json list = object("type", "array");
   list["contains"] = condition;
   return holds(key, list);
@@ -353,8 +353,9 @@ Json all_of(const std::vector<Json>& conditions) { return object("allOf", Json(c
 Json any_of(const std::vector<Json>& conditions) { return object("anyOf", Json(conditions)); }
 
 bool matches(const Json& condition, const Node& value) {
-  return std::ranges::all_of(
-      condition.items(), [&](const auto& rule) { return obeys(value, rule.key(), rule.value()); });
+  return std::ranges::all_of(condition.items(), [&](const auto& rule) {
+    return meets_keyword(value, rule.key(), rule.value());
+  });
 }
 
 }  // namespace mnist_train::strict_json

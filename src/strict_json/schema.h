@@ -18,7 +18,7 @@
 
 namespace mnist_train::strict_json {
 
-/// Which comparisons between two configs include a key.
+/// Determines which comparisons of two configs include a key.
 enum class KeyUse {
   kSteps,            // changes the computation of a training step
   kSamples,          // changes the set of samples or their storage
@@ -37,7 +37,7 @@ struct KeyOwner {
 
 /// Attributes that only a few keys have.
 struct KeyTraits {
-  bool required = false;  // an object without the key is an error
+  bool required = false;  // an object without the key is invalid
   /// Keys of the same group that are dropped from lower layers if a layer sets this key.
   std::vector<std::string> drops{};
   KeyOwner owner{};
@@ -64,9 +64,9 @@ struct Explanation {
   std::vector<std::string> hints{};
 };
 
-/// Explains an unknown key: `unknown key "lr"; did you mean "learning_rate"?`, or the group that
-/// the key belongs to, or the keys of `group`. `inner`: the first key in its value, if that is an
-/// object.
+/// Explains an unknown key by a suggestion (`unknown key "lr"; did you mean "learning_rate"?`), the
+/// group that it belongs to, or the valid keys of `group`. `inner` is the first key of its value if
+/// that is an object, otherwise "".
 Explanation explain_unknown_key(std::string_view key, std::string_view group,
                                 const std::vector<KnownKey>& keys, std::string_view inner = "");
 
@@ -99,7 +99,9 @@ class JsonCursor {
   JsonCursor at(const Node& node) const { return {node, pointer_, *context_}; }
   bool has(std::string_view key) const { return node_->find(key) != nullptr; }
   /// Returns whether this object contains the key with a value other than null.
-  bool gives(std::string_view key) const { return has(key) && !node_->find(key)->value.is_null(); }
+  bool has_value(std::string_view key) const {
+    return has(key) && !node_->find(key)->value.is_null();
+  }
 
   /// Returns a cursor at the same value whose error messages list one more alternative, such as
   /// "null" or "\"auto\"".
@@ -190,8 +192,8 @@ Type<E> one_of(const std::vector<std::string>& names) {
           .fragment = {{"enum", names}}};
 }
 
-/// Returns the type of optional `inner` values. Reads nullopt from null and from `none`, which may
-/// be another value, such as "auto"; writes nullopt as `none`.
+/// Returns the type of optional `inner` values. Null and `none`, which may be another value, such
+/// as "auto", are read as nullopt; nullopt is written as `none`.
 template <class T>
 Type<std::optional<T>> optional_of(const Type<T>& inner, const Json& none = nullptr) {
   Json choices = Json::array({inner.fragment});
@@ -288,7 +290,7 @@ Type<std::vector<T>> one_or_list(const Type<T>& inner, const Type<std::vector<T>
 /// Editors evaluate the condition as JSON Schema, and the program evaluates the same JSON with
 /// `matches`, so the two cannot differ.
 struct Rule {
-  std::string where;    // the key named in errors; "data/split" for a key in a group
+  std::string key;      // the key named in errors; "data/split" for a key in a group
   Json forbidden;       // a condition, built by the functions below
   std::string message;  // the predicate of a sentence about the key: "conflicts with train"
 };
@@ -303,7 +305,7 @@ Json given(const std::string& key);
 Json equal(const std::string& key, const Json& value);
 
 /// The condition that the object contains the key with a list that has an item meeting `condition`.
-Json lists(const std::string& key, const Json& condition);
+Json has_item(const std::string& key, const Json& condition);
 
 Json none_of(const Json& condition);
 Json all_of(const std::vector<Json>& conditions);
@@ -379,8 +381,8 @@ class Schema {
     };
   }
 
-  /// Adds the keys, rules and checks of a part of the owner to this group. `member` is a pointer to
-  /// the part or a function that returns it.
+  /// Adds the keys, rules and checks of `part`, the schema of a part of the owner. `member` is a
+  /// pointer to that part or a function that returns it.
   template <class Member, class Part>
   void include(Member member, const Schema<Part>& part) {
     for (const Field<Part>& field : part.fields_) {
@@ -402,8 +404,8 @@ class Schema {
   }
 
   /// Rejects objects that meet all conditions, in the program and in the JSON Schema.
-  void forbid(std::string where, std::initializer_list<Json> conditions, std::string message) {
-    rules_.push_back({std::move(where),
+  void forbid(std::string key, std::initializer_list<Json> conditions, std::string message) {
+    rules_.push_back({std::move(key),
                       conditions.size() == 1 ? *conditions.begin() : all_of(conditions),
                       std::move(message)});
   }
@@ -434,7 +436,7 @@ class Schema {
     }
     if (cursor.is_layer()) return owner;
     for (const Rule& rule : rules_) {
-      if (matches(rule.forbidden, cursor.node())) cursor.add_error_at(rule.where, rule.message);
+      if (matches(rule.forbidden, cursor.node())) cursor.add_error_at(rule.key, rule.message);
     }
     for (const Check& each : checks_) each(owner, cursor);
     return owner;
@@ -464,7 +466,7 @@ class Schema {
         {"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
     if (!required.empty()) described["required"] = std::move(required);
     for (const Rule& rule : rules_) {
-      const std::string text = (rule.where.empty() ? "" : rule.where + ": ") + rule.message;
+      const std::string text = (rule.key.empty() ? "" : rule.key + ": ") + rule.message;
       described["allOf"].push_back({{"description", text}, {"not", rule.forbidden}});
     }
     return described;

@@ -65,7 +65,7 @@ class PerRankPartition : public BatchPartition {
 
  private:
   std::vector<std::int64_t> sizes_;
-  // by rank: its samples' positions in the global order, ascending
+  // Per rank: the positions of its samples in the global order, ascending.
   std::vector<std::vector<std::int64_t>> positions_;
 };
 
@@ -96,7 +96,7 @@ class ThroughputPartition : public BatchPartition {
   }
 
   void update(const at::Tensor& statistics, const std::vector<std::int64_t>& samples) override {
-    if (++steps_ <= kWarmUpSteps) return;  // the first allocates memory and selects kernels
+    if (++steps_ <= kWarmUpSteps) return;  // the first step allocates memory and selects kernels
     const at::Tensor busy_s = accelerator::to_host(statistics).to(at::kDouble);
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       busy_s_[rank] += busy_s.const_data_ptr<double>()[rank];
@@ -199,14 +199,14 @@ double ClassWeights::factor(std::span<const std::vector<data::Range>> batches) c
   for (const std::vector<data::Range>& shards : batches) {
     for (std::size_t shard = 0; shard < shards.size(); ++shard) {
       samples += shards[shard].size();
-      sum += sum_of(shards, shard);
+      sum += shard_weight(shards, shard);
     }
   }
   return sum > 0 ? static_cast<double>(samples) / sum : 0;
 }
 
 /// Returns the sum of a shard's sample weights, each mixed like the sample's labels.
-double ClassWeights::sum_of(const std::vector<data::Range>& shards, std::size_t shard) const {
+double ClassWeights::shard_weight(const std::vector<data::Range>& shards, std::size_t shard) const {
   const RankOrder& order = order_of(shard);
   const auto begin = static_cast<std::size_t>(shards[shard].begin);
   const auto count = static_cast<std::size_t>(shards[shard].size());
@@ -214,14 +214,14 @@ double ClassWeights::sum_of(const std::vector<data::Range>& shards, std::size_t 
   for (std::size_t i = 0; i < count; ++i) {
     const double weight = order.weights[begin + i];
     const double share = order.shares.empty() ? 1 : order.shares[begin + i];
-    sum += share < 1 ? share * weight + (1 - share) * partner_of(shards, shard, i) : weight;
+    sum += share < 1 ? share * weight + (1 - share) * partner_weight(shards, shard, i) : weight;
   }
   return sum;
 }
 
 /// Returns the weight of the label mixed into sample `number` of a shard (see Augmenter).
-float ClassWeights::partner_of(const std::vector<data::Range>& shards, std::size_t shard,
-                               std::size_t number) const {
+float ClassWeights::partner_weight(const std::vector<data::Range>& shards, std::size_t shard,
+                                   std::size_t number) const {
   const RankOrder& order = order_of(shard);
   const std::size_t i = static_cast<std::size_t>(shards[shard].begin) + number;
   if (!images_.augmenter()->mixes_shards()) return order.weights[(i + 1) % order.weights.size()];

@@ -19,7 +19,7 @@ namespace mnist_train::train {
 
 struct PartitionOptions {
   settings::Split split = settings::Split::kEven;
-  std::vector<std::int64_t> samples_per_rank{};  // set with train_per_process only
+  std::vector<std::int64_t> samples_per_rank{};  // set only with train_per_process
   std::optional<std::int64_t> shards{};          // per batch, for any number of ranks
 };
 
@@ -69,7 +69,7 @@ class BatchPartition {
   std::size_t rank_;
 };
 
-/// Creates the partition that the options ask for. `even`: sizes differ by at most one.
+/// Creates the partition that the options request. `even`: sizes differ by at most one.
 /// `throughput`: sizes are proportional to each rank's samples per second, measured over recent
 /// steps; every run, even a resumed one, starts with an even split. If each rank has its own
 /// training set, its shard comes from that set. `shards`: a fixed number of even shards. Throws
@@ -79,8 +79,8 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
                                                      at::Device device);
 
 /// Class weights of the loss, as in torch.nn.CrossEntropyLoss: the loss of a step is the sum of its
-/// samples' weighted losses over the sum of their weights. Every rank computes the sum of all
-/// ranks' weights from the labels without communication, so gradients only need to be added.
+/// samples' weighted losses divided by the sum of their weights. Every rank computes this sum for
+/// all ranks from the labels, without communication, so gradients only need to be added.
 class ClassWeights {
  public:
   /// `weights`: per class. Keeps a reference to `images`.
@@ -100,15 +100,15 @@ class ClassWeights {
   /// Values of an epoch's samples, in one rank's order.
   struct RankOrder {
     std::vector<float> weights;  // of the labels
-    std::vector<float> shares;   // of the labels in mixed samples; empty without mixing
+    std::vector<float> shares;   // Augmenter::label_shares; empty without mixing
   };
 
   const RankOrder& order_of(std::size_t shard) const {
     return orders_[orders_.size() == 1 ? 0 : shard];
   }
-  double sum_of(const std::vector<data::Range>& shards, std::size_t shard) const;
-  float partner_of(const std::vector<data::Range>& shards, std::size_t shard,
-                   std::size_t number) const;
+  double shard_weight(const std::vector<data::Range>& shards, std::size_t shard) const;
+  float partner_weight(const std::vector<data::Range>& shards, std::size_t shard,
+                       std::size_t number) const;
 
   std::vector<float> weights_;  // per class
   const loader::BatchSource& images_;

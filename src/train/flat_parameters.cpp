@@ -188,10 +188,9 @@ void FlatParameters::end_shard(std::size_t number) {
   for (const comm::RowSum& sum : leaf.sums) used_rows_[sum.to].add_(used_rows_[sum.from]);
 }
 
-/// Copies the gradients of one type into the flat gradients or, in later batches of a step, adds
-/// them. Types are handled one at a time because, with mixed types, a GPU would launch one kernel
-/// per tensor instead of one for all tensors. Skips gradients that a layer wrote to its destination
-/// buffer.
+/// Copies the gradients of one type into the flat gradients or, in later batches of a shard, adds
+/// them. Handles one type at a time because, with mixed types, a GPU would need one launch per
+/// tensor instead of one for all. Skips gradients that a layer wrote to its destination buffer.
 void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type) {
   std::vector<at::Tensor> from;
   std::vector<at::Tensor> to;

@@ -21,7 +21,7 @@ struct ShardLayout {
   bool keeps_precision = false;  // bf16 gradients stay bf16 until the reduction
 };
 
-/// Consecutive flat values of parameters that share their settings.
+/// Consecutive flat values whose parameters have the same settings.
 struct ParameterSpan {
   comm::Slice slice;
   settings::ParameterSettings kind;
@@ -31,16 +31,15 @@ struct ParameterSpan {
 /// takes one all-reduce and the update takes one kernel. The module's own parameters become views:
 /// convolution weights with channels_last strides, the rest contiguous. Unless a layer writes to
 /// the buffers of `set_destinations`, backward allocates new gradient tensors, which are collected
-/// afterwards: this costs less than zeroing views and accumulating into them. Frozen parameters are
-/// stored after the trained ones in `weights`; they require no gradient.
+/// afterwards: this costs less than zeroing views and accumulating into them. Frozen parameters
+/// follow the trained ones in `weights` and have no gradients.
 class FlatParameters {
  public:
   /// `statistics`: number of scalars stored after the gradients. `module` must be on its device
-  /// already. `bf16_copy`: null, or a module of the same architecture on the same device, with some
-  /// parameters in bf16, which forward and backward then use. Its bf16 parameters become views of a
-  /// separate buffer, which `refresh_bf16_copy` fills; its other parameters and all its buffers are
-  /// shared with `module`. `kinds`: the settings of each parameter; if empty, all have the
-  /// defaults.
+  /// already. `bf16_copy`: null, or a module for forward and backward, with the same architecture
+  /// and device but some parameters in bf16. Its bf16 parameters become views of a separate buffer,
+  /// which `refresh_bf16_copy` fills; its other parameters and all its buffers are shared with
+  /// `module`. `kinds`: the settings of each parameter; if empty, all have the defaults.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, ShardLayout layout = {},
                  std::vector<settings::ParameterSettings> kinds = {});
@@ -115,7 +114,7 @@ class FlatParameters {
   std::vector<ParameterSpan> spans_;
   at::Tensor weights_;
   at::Tensor values_;                                             // a view of the first n weights
-  std::vector<std::pair<at::Tensor, at::Tensor>> frozen_copies_;  // bf16 copies and their weights
+  std::vector<std::pair<at::Tensor, at::Tensor>> frozen_copies_;  // bf16 copies and fp32 weights
   comm::SummationTree tree_;
   std::vector<comm::SummationTree::Leaf> leaves_;
   at::Tensor rows_;  // [r, m]: summed gradients and statistics; the next three are views

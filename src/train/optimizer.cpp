@@ -30,9 +30,9 @@ namespace {
 constexpr std::int64_t kBlock = comm::DeferredSum::kBlock;
 constexpr std::int64_t kGrain = 32 * kBlock;  // elements; the minimum work per thread
 
-/// Moves `to` towards `from` by the fraction `weight` of their difference.
-MNIST_TRAIN_VECTORIZED void approach(const float* __restrict from, std::int64_t count, float weight,
-                                     float* __restrict to) {
+/// Moves `to` towards `from` by a fraction `weight` of their difference.
+MNIST_TRAIN_VECTORIZED void lerp_towards(const float* __restrict from, std::int64_t count,
+                                         float weight, float* __restrict to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] += weight * (from[i] - to[i]);
 }
 
@@ -43,17 +43,16 @@ struct SgdFactors {
   bool nesterov;
 };
 
-MNIST_TRAIN_VECTORIZED void descend(const float* __restrict gradients, std::int64_t count,
-                                    SgdFactors factors, float* __restrict values) {
+MNIST_TRAIN_VECTORIZED void sgd_update(const float* __restrict gradients, std::int64_t count,
+                                       SgdFactors factors, float* __restrict values) {
   for (std::int64_t i = 0; i < count; ++i) {
     values[i] -= factors.rate * (gradients[i] + factors.decay * values[i]);
   }
 }
 
-MNIST_TRAIN_VECTORIZED void descend_with_momentum(const float* __restrict gradients,
-                                                  std::int64_t count, SgdFactors factors,
-                                                  float* __restrict buffer,
-                                                  float* __restrict values) {
+MNIST_TRAIN_VECTORIZED void momentum_update(const float* __restrict gradients, std::int64_t count,
+                                            SgdFactors factors, float* __restrict buffer,
+                                            float* __restrict values) {
   for (std::int64_t i = 0; i < count; ++i) {
     const float gradient = gradients[i] + factors.decay * values[i];
     buffer[i] = factors.momentum * buffer[i] + gradient;
@@ -63,26 +62,25 @@ MNIST_TRAIN_VECTORIZED void descend_with_momentum(const float* __restrict gradie
 }
 
 struct AdamFactors {
-  float fraction1;       // 1 - beta1
-  float fraction2;       // 1 - beta2
-  float gradient_decay;  // weight decay added to the gradient; 0 if decoupled
-  float kept;            // factor of the values: 1 - learning rate * decay if decoupled, else 1
-  float step_size;       // learning rate / (1 - beta1^steps)
-  float root;            // square root of 1 - beta2^steps
+  float fraction1;              // 1 - beta1
+  float fraction2;              // 1 - beta2
+  float gradient_decay;         // weight decay added to the gradient; 0 if decoupled
+  float weight_factor;          // 1 - learning rate * decay if decoupled, else 1
+  float step_size;              // learning rate / (1 - beta1^steps)
+  float bias_correction2_sqrt;  // square root of 1 - beta2^steps
   float epsilon;
 };
 
-MNIST_TRAIN_VECTORIZED void descend_adaptively(const float* __restrict gradients,
-                                               std::int64_t count, AdamFactors factors,
-                                               float* __restrict average, float* __restrict squares,
-                                               float* __restrict values) {
+MNIST_TRAIN_VECTORIZED void adam_update(const float* __restrict gradients, std::int64_t count,
+                                        AdamFactors factors, float* __restrict average,
+                                        float* __restrict squares, float* __restrict values) {
   for (std::int64_t i = 0; i < count; ++i) {
     const float gradient = gradients[i] + factors.gradient_decay * values[i];
     average[i] += factors.fraction1 * (gradient - average[i]);
     squares[i] += factors.fraction2 * (gradient * gradient - squares[i]);
-    values[i] =
-        factors.kept * values[i] -
-        factors.step_size * average[i] / (std::sqrt(squares[i]) / factors.root + factors.epsilon);
+    values[i] = factors.weight_factor * values[i] -
+                factors.step_size * average[i] /
+                    (std::sqrt(squares[i]) / factors.bias_correction2_sqrt + factors.epsilon);
   }
 }
 
@@ -106,7 +104,7 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
       float* const values = block_data(update.values, block);
       step(gradients.block(first + block.begin, block.size, scratch), block, values);
       if (update.average.defined()) {
-        approach(values, block.size, average_weight, block_data(update.average, block));
+        lerp_towards(values, block.size, average_weight, block_data(update.average, block));
       }
       const std::int64_t copied =
           std::clamp<std::int64_t>(update.bf16_copy.numel() - begin, 0, block.size);
@@ -125,9 +123,9 @@ auto make_step(const kernels::SgdRule& rule, double learning_rate) {
   const SgdFactors factors{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
                            static_cast<float>(rule.weight_decay), rule.nesterov};
   return [&rule, factors](const float* gradients, comm::Slice block, float* values) {
-    if (factors.momentum == 0) return descend(gradients, block.size, factors, values);
-    descend_with_momentum(gradients, block.size, factors, block_data(rule.momentum_buffer, block),
-                          values);
+    if (factors.momentum == 0) return sgd_update(gradients, block.size, factors, values);
+    momentum_update(gradients, block.size, factors, block_data(rule.momentum_buffer, block),
+                    values);
   };
 }
 
@@ -139,13 +137,13 @@ auto make_step(const kernels::AdamRule& rule, double learning_rate) {
       .fraction1 = as_float(1 - rule.beta1),
       .fraction2 = as_float(1 - rule.beta2),
       .gradient_decay = as_float(rule.decoupled ? 0 : rule.weight_decay),
-      .kept = as_float(rule.decoupled ? 1 - learning_rate * rule.weight_decay : 1),
+      .weight_factor = as_float(rule.decoupled ? 1 - learning_rate * rule.weight_decay : 1),
       .step_size = as_float(learning_rate / (1 - std::pow(rule.beta1, steps))),
-      .root = as_float(std::sqrt(1 - std::pow(rule.beta2, steps))),
+      .bias_correction2_sqrt = as_float(std::sqrt(1 - std::pow(rule.beta2, steps))),
       .epsilon = as_float(rule.epsilon)};
   return [&rule, factors](const float* gradients, comm::Slice block, float* values) {
-    descend_adaptively(gradients, block.size, factors, block_data(rule.average, block),
-                       block_data(rule.square_average, block), values);
+    adam_update(gradients, block.size, factors, block_data(rule.average, block),
+                block_data(rule.square_average, block), values);
   };
 }
 
@@ -244,8 +242,8 @@ Optimizer::Optimizer(const settings::TrainOptions& options, const FlatParameters
   }
 }
 
-/// In the first SGD step PyTorch copies the gradient to the momentum buffer; here it is added to
-/// zeros. Adam does not support amsgrad.
+/// PyTorch's first SGD step copies the gradient to the momentum buffer; here the buffer starts at
+/// zero, with the same result. Adam does not support amsgrad.
 kernels::UpdateRule Optimizer::make_rule(comm::Slice slice, double weight_decay) const {
   const auto state = [&](std::size_t number) { return slice.of(state_[number].flat); };
   if (options_.optimizer == settings::OptimizerName::kSgd) {

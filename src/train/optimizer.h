@@ -16,13 +16,13 @@
 
 namespace mnist_train::train {
 
-/// Returns the EMA update's interpolation factor after `step` steps (at least 1) of the run, which
-/// is 1 - min(decay, (1 + step) / (10 + step)), like TensorFlow's ExponentialMovingAverage with
+/// Returns the interpolation factor of the EMA update after `step` steps (at least 1) of the run:
+/// 1 - min(decay, (1 + step) / (10 + step)), like TensorFlow's ExponentialMovingAverage with
 /// `num_updates`. Without this warm-up, initial weights would dominate the EMA of a short run.
 double average_weight(double decay, std::int64_t step);
 
 /// The exponential moving average (EMA) of a model: each optimizer step moves every averaged weight
-/// towards the trained one by the fraction `average_weight` of their difference. Floating-point
+/// towards the trained one by a fraction `average_weight` of their difference. Floating-point
 /// buffers, such as running means, are averaged too; other buffers are copied.
 class EmaModel {
  public:
@@ -56,8 +56,7 @@ class EmaModel {
   Buffers copied_;
 };
 
-/// A tensor of the optimizer state, with the layout of `FlatParameters::values` and its name in
-/// PyTorch.
+/// A tensor of the optimizer state, with the layout of `FlatParameters::values` and PyTorch's name.
 struct OptimizerTensor {
   std::string name;  // "momentum_buffer"
   at::Tensor flat;   // [n] f32

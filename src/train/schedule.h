@@ -89,12 +89,12 @@ struct StepTimes {
 /// The span of a schedule, in steps of the current batch size.
 struct ScheduleSpan {
   std::int64_t total_steps = 1;    // from the start of the schedule to the end of the run
-  std::int64_t skipped_steps = 0;  // the schedule's lead over the run's steps; may be negative
+  std::int64_t skipped_steps = 0;  // added to the run's step to get the schedule's; may be < 0
 };
 
 /// Returns the span of a run's schedule for epochs of `samples` samples; it is the same at every
-/// step of the run. Batches before `progress` may have had a different size: the schedule then
-/// continues at the same point of the epochs, unless `max_steps` ends the run.
+/// step of the run. If batches before `progress` had a different size, the schedule continues at
+/// the same position in the epochs, unless `max_steps` ends the run.
 ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress& progress,
                            std::int64_t samples, std::int64_t samples_per_step);
 
@@ -104,12 +104,12 @@ const char* name_if_length_dependent(settings::ScheduleName schedule);
 /// The learning rate of each optimizer step of a run.
 ///
 /// Warm-up: steps 0 … w-1 use (step + 1) / w of the schedule's initial rate; the schedule covers
-/// the remaining steps. After t of the T steps that follow the warm-up: `step` multiplies by gamma
-/// every `step_epochs` epochs (StepLR); `linear` goes from 1 to `final_factor` (LinearLR with
-/// total_iters T); `cosine` is CosineAnnealingLR with T_max T and eta_min final_factor *
-/// learning_rate, stepped once per optimizer step; `one_cycle` is OneCycleLR with total_steps T and
-/// without momentum cycling; `plateau` is ReduceLROnPlateau in mode min, stepped once per epoch,
-/// even during the warm-up.
+/// the remaining T steps. `step` multiplies the rate by gamma every `step_epochs` epochs (StepLR);
+/// `linear` multiplies it by a factor from 1 to `final_factor` (LinearLR with total_iters T);
+/// `cosine` is CosineAnnealingLR with T_max T and eta_min final_factor * learning_rate, stepped
+/// once per optimizer step; `one_cycle` is OneCycleLR with total_steps T and without momentum
+/// cycling; `plateau` is ReduceLROnPlateau in mode min, stepped once per epoch, even during the
+/// warm-up.
 class Schedule {
  public:
   Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,

@@ -64,7 +64,7 @@ void StepLog::request_stop(bool requested) {
   initial_[kStop].fill_(requested ? 1 : 0);
 }
 
-StepSums StepLog::last() const { return to_sums(accelerator::to_host(scalars_)); }
+StepSums StepLog::last_sums() const { return to_sums(accelerator::to_host(scalars_)); }
 
 void StepLog::begin_epoch() {
   begin_s_ = monotonic_seconds();
@@ -95,7 +95,7 @@ std::span<const FinishedStep> StepLog::synchronize(StepSums& sums) {
   return std::span(finished_).last(count);
 }
 
-void StepLog::synced() {
+void StepLog::set_next_interval() {
   const double now_s = monotonic_seconds();
   if (any_runs_ahead_) {
     const std::int64_t local_interval = next_interval(steps_, now_s - synced_s_);
@@ -108,7 +108,7 @@ void StepLog::synced() {
 }
 
 std::int64_t next_interval(std::int64_t steps, double seconds) {
-  // Double the interval at most, because the few timed steps may have been fast by chance.
+  // At most double the interval, because the few timed steps may have been fast by chance.
   const std::int64_t max_interval = std::min(2 * steps, StepLog::kSteps);
   const double interval = kMaxInterval_s * static_cast<double>(steps) / std::max(seconds, 1e-9);
   return interval < static_cast<double>(max_interval)
@@ -234,10 +234,10 @@ void Step::finish(const at::Tensor& rates) {
     if (optimizer_.clips()) averager_.all_gather();
   });
   if (buffers_) buffers_->end_step(log_.extra_scalars());
-  // On a CPU a non-finite loss never reaches the weights. On a GPU the check would have to wait for
-  // the device; there the next synchronisation ends the run before anything is saved.
+  // On a CPU, a non-finite loss never reaches the weights. On a GPU, this check would wait for the
+  // device; instead, the next synchronisation ends the run before anything is saved.
   bool finite = true;
-  if (!parameters_.values().is_cpu() || std::isfinite(log_.last().loss)) {
+  if (!parameters_.values().is_cpu() || std::isfinite(log_.last_sums().loss)) {
     finite = optimizer_.update(averager_, rates, log_.update_check());
   }
   averaging_seconds_ += duration_s([&] { finite = averager_.end_update(finite); });
@@ -293,7 +293,7 @@ std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {
   return steps;
 }
 
-/// Also counts the warm-up steps, in which libraries select their kernels, since they cannot do so
+/// Also counts the warm-up steps, in which libraries select their kernels, which they cannot do
 /// during a capture; restarts the count if the shard sizes change.
 bool GraphedStep::can_replay(const PlannedStep& next) {
   const std::vector<std::int64_t>& sizes = next.shard_sizes;

@@ -35,22 +35,22 @@ struct FinishedStep {
 /// Loss and other sums of each step. Those of the current step are scalars on the device, summed
 /// over the ranks along with the gradients (with uncompressed `flat`, in the same all-reduce), so
 /// every rank learns the global loss and all stop requests. Sums of earlier steps are kept until
-/// the next synchronisation, when all ranks read them. On CPUs, that is after every step; with a
-/// GPU, about twice a second, because the host runs ahead of the GPU and must wait for it at each
-/// synchronisation.
+/// the next synchronisation, when all ranks read them. On CPUs, ranks synchronise after every step;
+/// with a GPU, about twice a second, because the host runs ahead of the GPU and each
+/// synchronisation waits for it.
 class StepLog {
  public:
   static constexpr std::int64_t kScalars = 4;   // the members of StepSums
   static constexpr std::int64_t kSteps = 8192;  // maximum between synchronisations
 
-  /// `summed` [kScalars + n] f32, on the training device, holds the sums over all ranks.
-  /// `shard_sums` holds those of a shard; it is the same tensor or one of the same shape. The last
-  /// n scalars are those of the batch partition or the changes to the model's buffers.
+  /// `summed` [kScalars + n] f32, on the training device, holds the sums over all ranks, and
+  /// `shard_sums` those of one shard; it is the same tensor or one of the same shape. The last n
+  /// scalars belong to the batch partition or are the changes to the model's buffers.
   /// `runs_ahead`: whether this rank computes on a GPU. Collective.
   StepLog(const at::Tensor& summed, at::Tensor shard_sums, const comm::Communicator& communicator,
           bool runs_ahead);
 
-  // The current step. Only `last` waits for the GPU.
+  // The current step. Only `last_sums` waits for the GPU.
 
   /// Sets whether this rank requests a stop after the next step. Captured steps read the current
   /// value.
@@ -74,7 +74,7 @@ class StepLog {
   /// the sum over the ranks, so each rank writes the same value.
   const at::Tensor& update_check() const { return update_check_; }
   /// Returns the sums of the last step.
-  StepSums last() const;
+  StepSums last_sums() const;
 
   // The steps since the last synchronisation.
 
@@ -84,11 +84,12 @@ class StepLog {
   /// `sums`.
   void append(const at::Tensor& sums);
   /// Describes the appended steps in order, one per call.
-  void name_next(std::int64_t step, std::int64_t samples_seen, double learning_rate) {
+  void describe_next(std::int64_t step, std::int64_t samples_seen, double learning_rate) {
     unfinished_.push_back({step, samples_seen, learning_rate});
   }
-  /// Waits for the device and adds the sums of the steps since the last call to `sums`. `name_next`
-  /// must have been called for each step. Returns the steps, valid until the next call.
+  /// Waits for the device and adds the sums of the steps since the last call to `sums`.
+  /// `describe_next` must have been called for each step. Returns the steps, valid until the next
+  /// call.
   std::span<const FinishedStep> synchronize(StepSums& sums);
   /// Takes the steps up to the last `synchronize`; each step is returned once.
   std::vector<FinishedStep> take() { return std::exchange(finished_, {}); }
@@ -100,7 +101,7 @@ class StepLog {
   /// Counts `steps` steps, at most `steps_left()`. Returns whether a synchronisation is due.
   bool is_due_after(std::int64_t steps) { return (steps_ += steps) >= interval_; }
   /// Sets the next interval; called after a synchronisation. Collective if a rank has a GPU.
-  void synced();
+  void set_next_interval();
 
  private:
   const comm::Communicator& communicator_;
@@ -117,7 +118,7 @@ class StepLog {
   double begin_s_ = monotonic_seconds();  // of the steps since the last synchronisation
   bool any_runs_ahead_;
   std::int64_t interval_ = 1;  // steps
-  std::int64_t steps_ = 0;     // since `synced`
+  std::int64_t steps_ = 0;     // since `set_next_interval`
   double synced_s_ = monotonic_seconds();
 };
 
@@ -132,8 +133,8 @@ void require_finite(const StepSums& sums, std::int64_t step);
 /// The buffers of a model (running statistics, counters) when batches are split into fixed shards:
 /// each shard's forward pass starts from the buffers after the previous step, and the changes are
 /// summed over the shards, weighted by their numbers of samples. Integer buffers, such as counters,
-/// are those of the first shard. So all ranks have the same buffers, regardless of which rank
-/// computes which shard.
+/// take the first shard's values. All ranks therefore have the same buffers, regardless of which
+/// rank computes which shard.
 class ShardBuffers {
  public:
   /// Returns the number of fp32 elements needed for the changes to a model's buffers.
@@ -275,7 +276,7 @@ class GraphedStep {
   at::Tensor rates_;                   // [kStepsAtOnce, 3], one row per step of a replay
   std::vector<StepRates> last_rates_;  // the contents of `rates_`
   std::vector<at::Tensor> positions_;  // per shard: [n] i64 of the next step's samples
-  std::int64_t next_position_ = -1;    // the first of them
+  std::int64_t next_position_ = -1;    // the first one in `positions_[0]`
   std::vector<loader::Batch> inputs_;  // per shard, instead of positions (see `load`)
   at::Tensor sums_;                    // [kStepsAtOnce, StepLog::kScalars], one row per step
 };

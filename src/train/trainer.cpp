@@ -42,9 +42,9 @@ const char* obstacle_to_capture(const settings::TrainOptions& options, const Tra
   return nullptr;
 }
 
-/// Returns whether averaging may overlap with the backward pass. A rank that waits for others in
-/// backward cannot measure its own speed, and capturing a step, which rules out overlap, saves more
-/// than overlap does.
+/// Returns whether averaging may overlap with the backward pass. It may not if ranks measure their
+/// speed, because they would wait for each other in backward, or if steps can be captured, which
+/// saves more time than overlap and rules it out.
 bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setup,
                  const BatchPartition& partition, const models::Model& model,
                  const comm::Communicator& communicator) {
@@ -146,8 +146,8 @@ void Trainer::begin_epoch() {
   epoch_begin_s_ = monotonic_seconds() - progress_.epoch_train_seconds;
 }
 
-/// Starts from the current weights, optimizer state and progress, either new or restored from a
-/// checkpoint. In a new run the EMA starts from the current weights.
+/// Starts from the current weights, optimizer state and progress, either new or restored. In a new
+/// run, the EMA starts from the current weights.
 void Trainer::start_from_state() {
   has_started_ = true;
   schedule_ = Schedule(options_, steps_per_epoch(),
@@ -193,11 +193,11 @@ void Trainer::step(bool stop_requested, std::int64_t max_steps) {
     progress_.samples_into_epoch += launched.samples;
     progress_.samples_seen += launched.samples;
     ++progress_.step;
-    log_.name_next(progress_.step, progress_.samples_seen, launched.rates.learning_rate);
+    log_.describe_next(progress_.step, progress_.samples_seen, launched.rates.learning_rate);
   }
   if (!log_.is_due_after(std::ssize(steps))) return;
   synchronize();
-  log_.synced();
+  log_.set_next_interval();
 }
 
 /// Plans the step that is `number` steps ahead. It has no samples if the epoch ends before it.
@@ -238,7 +238,7 @@ void Trainer::run_eagerly(const PlannedStep& next) {
   partition_->update(log_.extra_scalars(), next.shard_sizes);
 }
 
-/// Replays the next step, or multiple steps, of which those after the first are added to `steps`.
+/// Replays the planned step in `steps`, or several steps, and appends the plans of the others.
 void Trainer::replay(std::vector<PlannedStep>& steps, std::int64_t max_steps) {
   max_steps = std::min({max_steps, log_.steps_left(), GraphedStep::kStepsAtOnce});
   if (options_.max_steps) max_steps = std::min(max_steps, *options_.max_steps - progress_.step);
@@ -254,7 +254,7 @@ void Trainer::replay(std::vector<PlannedStep>& steps, std::int64_t max_steps) {
   steps.resize(static_cast<std::size_t>(graphed_step_->replay(steps)));
 }
 
-/// Gathers this rank's shard `shard` of a batch of `step`; valid until the next gather.
+/// Gathers this rank's shard `shard` of batch `batch`; the result is valid until the next call.
 loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::size_t shard) {
   const double begin_s = monotonic_seconds();
   const std::size_t number = static_cast<std::size_t>(step.local.begin) + shard;

@@ -42,14 +42,14 @@ class Trainer {
   Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::BatchSource& images,
           const comm::Communicator& communicator);
 
-  /// Sets the sample order of the cursor's epoch and starts timing it. The first call is
+  /// Sets the sample order of the current epoch and starts timing it. The first call is
   /// collective: it moves weights and optimizer state into shared memory if the averaging strategy
   /// uses it; from then on only steps may change them.
   void begin_epoch();
   bool epoch_done() const { return progress_.samples_into_epoch >= images_.count() || run_done(); }
-  /// Runs one optimizer step on the next global batches (fewer at the end of the epoch), or up to
-  /// `max_steps` steps. `max_steps` must be the same on all ranks. Collective. Occasionally
-  /// synchronises with the device, and then throws like `synchronize`.
+  /// Runs one optimizer step, or several at once but at most `max_steps`, which must be the same on
+  /// all ranks. The last step of an epoch may have fewer samples or batches. Collective.
+  /// Occasionally synchronises with the device, and then throws like `synchronize`.
   void step(bool stop_requested, std::int64_t max_steps = 1);
   /// Waits for the device and updates the epoch's sums and time in `progress`. Collective. Throws
   /// Error(kRunFailed) on all ranks if the loss or an update is not finite, and PeerError.
@@ -97,7 +97,7 @@ class Trainer {
   EmaModel* ema() const { return ema_.get(); }  // null without `ema`
   const BatchPartition& partition() const { return *partition_; }
   /// Returns the sums of the last step. Waits for the GPU.
-  StepSums last_step_sums() const { return log_.last(); }
+  StepSums last_step_sums() const { return log_.last_sums(); }
   /// Returns this rank's step times since `begin_epoch`; empty on a GPU.
   const StepTimes& times() const { return times_; }
   /// Returns the name of the averaging strategy (see GradientAverager::name).

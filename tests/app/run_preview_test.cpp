@@ -60,12 +60,12 @@ RankPreview of_side(std::int64_t side, std::size_t images) {
 }
 
 TEST_CASE("only small images are enlarged") {
-  CHECK(comfortable_scale({of_side(28, 128)}) == 4);
-  CHECK(comfortable_scale({of_side(32, 64), of_side(32, 65)}) == 3);
-  CHECK(comfortable_scale({of_side(96, 4)}) == 1);
-  CHECK(comfortable_scale({of_side(244, 32)}) == 1);
-  CHECK(comfortable_scale({of_side(28, 3000)}) == 2);  // 4 would make the page huge
-  CHECK(comfortable_scale({of_side(28, 60000)}) == 1);
+  CHECK(default_scale({of_side(28, 128)}) == 4);
+  CHECK(default_scale({of_side(32, 64), of_side(32, 65)}) == 3);
+  CHECK(default_scale({of_side(96, 4)}) == 1);
+  CHECK(default_scale({of_side(244, 32)}) == 1);
+  CHECK(default_scale({of_side(28, 3000)}) == 2);  // 4 would make the page huge
+  CHECK(default_scale({of_side(28, 60000)}) == 1);
 }
 
 TEST_CASE("classes are listed in the same rows and columns as the grid's images") {

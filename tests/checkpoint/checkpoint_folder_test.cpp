@@ -60,9 +60,9 @@ TEST_CASE("resuming at an earlier step sets aside later checkpoints, even the be
   CheckpointFolder checkpoints(folder.path(), 3);
   save(checkpoints, {10, 20, 30});
   checkpoints.mark_best(30);
-  CHECK(checkpoints.set_aside_later_than(30) == 0);
+  CHECK(checkpoints.abandon_later_than(30) == 0);
   CHECK_NOTHROW(read_checkpoint(folder.path() / "best.safetensors"));
-  CHECK(checkpoints.set_aside_later_than(10) == 2);
+  CHECK(checkpoints.abandon_later_than(10) == 2);
   CHECK(saved_steps(folder.path() / "abandoned") == Steps{20, 30});
   CHECK_NOTHROW(read_checkpoint(folder.path() / "abandoned" / "best.safetensors"));
   CHECK_FALSE(fs::exists(folder.path() / "best.safetensors"));
@@ -134,8 +134,9 @@ TEST_CASE("if the newest checkpoint is damaged, the previous one is used") {
       harm(checkpoints.path_of(step));
     }
     const auto path = [&](std::int64_t step) { return checkpoints.path_of(step).string(); };
-    CHECK_THAT(error_of([&] { newest_valid(folder.path()); }),
-               IsError(ExitCode::kCheckpoint, path(10), path(20), path(30), "move them away"));
+    CHECK_THAT(
+        error_of([&] { newest_valid(folder.path()); }),
+        IsError(ExitCode::kCheckpoint, path(10), path(20), path(30), "move these files elsewhere"));
   }
 }
 

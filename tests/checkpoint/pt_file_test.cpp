@@ -572,8 +572,10 @@ TEST_CASE("the error about a tensor that cannot be read has its name and the rea
       {"w has the unsupported type torch.float8_e4m3fn",
        as_w({call("_rebuild_tensor_v3", storage("0", "UntypedStorage") + integer(0) + ")))" + "N" +
                                             global("torch", "float8_e4m3fn"))})},
-      {"not supported (_rebuild_qtensor)", as_w({call("_rebuild_qtensor", "")})},
-      {"not supported (_rebuild_parameter)", as_w({call("_rebuild_parameter", "")})},
+      {"otherwise special tensor (_rebuild_qtensor), which is not supported",
+       as_w({call("_rebuild_qtensor", "")})},
+      {"otherwise special tensor (_rebuild_parameter), which is not supported",
+       as_w({call("_rebuild_parameter", "")})},
       {"w is not a tensor",
        as_w({call("_rebuild_parameter", "N"), global("numpy", "ndarray") + ")R", kOrdered + ")R",
              "K\x01", text("x"), "N", "}"})},

@@ -122,7 +122,7 @@ TEST_CASE("help and version are printed, and the help of a command has examples 
 TEST_CASE("a usage error is one line, followed by a line that points to the help") {
   using Case = std::pair<Arguments, std::string>;
   const auto [arguments, reason] = GENERATE(values<Case>({
-      {{}, "mnist-train train: --config is required, such as --config mnist\n"},
+      {{}, "mnist-train train: --config is required, for example --config mnist\n"},
       {{"trian"}, "mnist-train: unknown command \"trian\"; did you mean train?\n"},
       {{"cfg.json"}, "mnist-train: unknown command \"cfg.json\"; use --config FILE for a config\n"},
       {{"--confg", "c"}, "unknown flag --confg; did you mean --config?\n"},
@@ -139,7 +139,7 @@ TEST_CASE("a usage error is one line, followed by a line that points to the help
       {{"export", "--checkpoint", "x"}, "mnist-train export: --output is required\n"},
       {{"export", "--checkpoint", "x", "--output", "y", "--format", "hdf5"}, "hdf5"},
       {{"export", "--checkpoint", "x", "--output", "y", "--input", "bytes"},
-       "--input bytes needs --format onnx"},
+       "--input bytes requires --format onnx"},
       {{"config-schema", "--config", "c"}, "mnist-train config-schema: "},
   }));
   CAPTURE(arguments);

@@ -276,7 +276,7 @@ TEST_CASE("images that do not fit into memory are refused before any is decoded"
   synthetic.format = settings::DataFormat::kSynthetic;
   synthetic.size = options.size;
   for (const settings::DataOptions& large : {options, synthetic}) {
-    CHECK_ERROR(DatasetReader(large), ExitCode::kData, "MiB of memory are free");
+    CHECK_ERROR(DatasetReader(large), ExitCode::kData, "MiB of memory is free");
   }
 }
 

@@ -95,7 +95,7 @@ TEST_CASE("if no drawn crop fits, the crop is centred, with the closest aspect r
 }
 
 TEST_CASE("random_erasing skips a rectangle that would span a whole side") {
-  CHECK(kDraws.of(0, 0).erased({1, {1, 1}, {1, 1}, {}}, {8, 8}).height == 0);
+  CHECK(kDraws.of(0, 0).erasing_box({1, {1, 1}, {1, 1}, {}}, {8, 8}).height == 0);
 }
 
 TEST_CASE("mixup weights have the moments of Beta(alpha, alpha), unless a weight is given") {

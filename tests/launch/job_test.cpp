@@ -85,7 +85,7 @@ TEST_CASE("the advice after a failure depends on which checkpoints can be read")
   run.write("checkpoints/step-00000009.safetensors", damaged);
   for (const bool is_mistake : {false, kIsMistake}) {
     CHECK(advice(ExitCode::kCheckpoint, is_mistake) ==
-          "  none of its checkpoints can be read\n  start again with: "
+          "  none of the run's checkpoints can be read\n  start again with: "
           "mnist-train --config " +
               (run.path() / "config.json").string() + " --output " + run.path().string() + "-2\n");
   }

@@ -162,7 +162,7 @@ TEST_CASE("the supervisor lets ranks save after one signal, but not after a seco
     CHECK_FALSE(result.failure);
     CHECK(result.stopped_by == asked.signal);
     CHECK(result.exit_code == asked.exit_code);
-    CHECK(result.cut_off == (asked.again != nullptr));
+    CHECK(result.killed_before_save == (asked.again != nullptr));
     const bool saved = asked.script.starts_with(saves);
     CHECK(fs::exists(attempt.folder.path() / "saved.0") == saved);
     CHECK(fs::exists(attempt.folder.path() / "saved.1") == saved);
@@ -198,7 +198,7 @@ TEST_CASE("a rank killed by the OOM killer is reported, and the second kill ends
   AttemptResult second = lost_rank(40);
   for (AttemptResult* result : {&first, &second}) {
     machine.kill();
-    policy.name_memory_limit(*result);
+    policy.add_memory_limit(*result);
     CHECK(result->failure->restart_may_help == (result == &first));
     CHECK_FALSE(policy.is_futile(*result));
   }
@@ -215,7 +215,7 @@ TEST_CASE("if memory runs out before a step completes, the run does not restart"
     RestartPolicy policy(machine.path());
     machine.kill();
     AttemptResult result = lost_rank(step);
-    policy.name_memory_limit(result);
+    policy.add_memory_limit(result);
     CHECK_FALSE(result.failure->restart_may_help);
   }
 }
@@ -225,7 +225,7 @@ TEST_CASE("a rank lost for another reason is not reported as out of memory") {
   RestartPolicy policy(machine.path());
   for (const bool killed_by_hand : {true, false}) {
     AttemptResult result = lost_rank(0, killed_by_hand);
-    policy.name_memory_limit(result);
+    policy.add_memory_limit(result);
     CHECK(result.failure->cause == "rank 1 was lost");
     CHECK(result.failure->code == ExitCode::kDistributed);
     CHECK(result.failure->restart_may_help);

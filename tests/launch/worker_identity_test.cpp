@@ -70,7 +70,7 @@ TEST_CASE("torchrun's variables determine rank and address") {
   CHECK(identity->master_port == 29500);
   CHECK(identity->store_served_by_agent);
   CHECK(identity->restart_count == 2);
-  CHECK_THAT(identity->decided_by, ContainsSubstring("TORCHELASTIC_USE_AGENT_STORE"));
+  CHECK_THAT(identity->detected_from, ContainsSubstring("TORCHELASTIC_USE_AGENT_STORE"));
 }
 
 TEST_CASE("different attempts have different store prefixes") {
@@ -162,12 +162,12 @@ TEST_CASE("srun's variables determine rank and, without MASTER_ADDR and MASTER_P
   CHECK(identity->master_port == identity_in(with(slurm(), {{"SLURM_PROCID", "0"}}))->master_port);
   CHECK(identity->master_port != identity_in(with(slurm(), {{"SLURM_STEP_ID", "1"}}))->master_port);
   CHECK(identity->master_port != identity_in(with(slurm(), {{"SLURM_JOB_ID", "1"}}))->master_port);
-  CHECK_THAT(identity->decided_by, ContainsSubstring("SLURM_STEP_NODELIST"));
+  CHECK_THAT(identity->detected_from, ContainsSubstring("SLURM_STEP_NODELIST"));
   const auto told =
       identity_in(with(slurm(), {{"MASTER_ADDR", "login"}, {"MASTER_PORT", "29500"}}));
   CHECK(told->master_address == "login");
   CHECK(told->master_port == 29500);
-  CHECK_THAT(told->decided_by, ContainsSubstring("MASTER_ADDR"));
+  CHECK_THAT(told->detected_from, ContainsSubstring("MASTER_ADDR"));
   const auto requeued = identity_in(with(slurm(), {{"SLURM_RESTART_COUNT", "2"}}));
   CHECK(requeued->restart_count == 2);
   CHECK(requeued->store_prefix != identity->store_prefix);
@@ -282,7 +282,7 @@ TEST_CASE("if Open MPI sets no namespace, processes with the same parent use the
   REQUIRE(first);
   CHECK(first->master_port == second->master_port);
   CHECK(first->store_prefix == second->store_prefix);
-  CHECK_THAT(first->decided_by, ContainsSubstring("parent"));
+  CHECK_THAT(first->detected_from, ContainsSubstring("parent"));
 }
 
 TEST_CASE("all attempts of one torchrun, and only these, have the same launch") {
@@ -320,7 +320,7 @@ TEST_CASE("on one host, MPICH needs no address") {
     const auto other = identity_in(with(mpich(), {{"PMI_RANK", "0"}, {"MPI_LOCALRANKID", "0"}}));
     CHECK(identity->master_port == other->master_port);
     CHECK(identity->store_prefix == other->store_prefix);
-    CHECK_THAT(identity->decided_by, ContainsSubstring("PMI_RANK, PMI_SIZE, MPI_LOCALRANKID"));
+    CHECK_THAT(identity->detected_from, ContainsSubstring("PMI_RANK, PMI_SIZE, MPI_LOCALRANKID"));
   }
 }
 

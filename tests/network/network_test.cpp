@@ -146,7 +146,7 @@ TEST_CASE("the error about a layer that does not fit has its pointer and both sh
        "duplicate module name \"a\""},
       {R"(["relu", {"name": "relu", "as": "0"}])", "/1", "duplicate module name \"0\""},
       {R"([{"name": "repeat", "times": 2, "layers": [{"name": "relu", "as": "a"}]}])",
-       "/0/layers/0", "put the repeated layers into a sequential"},
+       "/0/layers/0", "wrap the repeated layers in a sequential"},
       {R"([{"name": "repeat", "times": 1000000, "layers": ["relu"]}])", "/0/layers",
        "more than 10000 layers"},
       {R"([{"name": "repeat", "times": 200, "layers": [{"name": "repeat", "times": 200,

@@ -32,7 +32,7 @@ const EpochResult kEpoch{.record = {.epoch = 2,
 class Screen {
  public:
   explicit Screen(bool terminal, bool quiet = false,
-                  std::optional<std::int64_t> max_steps = std::nullopt, bool has_head = false)
+                  std::optional<std::int64_t> max_steps = std::nullopt, bool header_printed = false)
       : before_(spdlog::default_logger()) {
     LogSetup log;
     log.console_fd = fd_.get();
@@ -43,7 +43,7 @@ class Screen {
     setup.fd = fd_.get();
     setup.epochs = 10;
     setup.max_steps = max_steps;
-    setup.has_head = has_head;
+    setup.header_printed = header_printed;
     console = console_sink(setup);
   }
   /// Starts a run with 1,024 samples per step.
@@ -81,7 +81,7 @@ TEST_CASE("without a terminal, progress is printed as plain lines") {
 }
 
 TEST_CASE("a terminal shows metrics and a progress bar until the epoch's line replaces them") {
-  Screen screen(/*terminal=*/true, /*quiet=*/false, std::nullopt, /*has_head=*/true);
+  Screen screen(/*terminal=*/true, /*quiet=*/false, std::nullopt, /*header_printed=*/true);
   screen.begin();
   screen.console->step(kStep);
   screen.console->tick({2, 50, 150});
@@ -141,7 +141,7 @@ TEST_CASE("the table header is printed once") {
   const std::string text = first.text();
   CHECK(text.find("test loss") != std::string::npos);
   CHECK(text.find("test loss") == text.rfind("test loss"));
-  Screen restarted(/*terminal=*/true, /*quiet=*/false, std::nullopt, /*has_head=*/true);
+  Screen restarted(/*terminal=*/true, /*quiet=*/false, std::nullopt, /*header_printed=*/true);
   restarted.console->begin({}, {});
   restarted.console->epoch(kEpoch);
   CHECK_THAT(restarted.text(), !ContainsSubstring("test loss"));
@@ -301,11 +301,11 @@ TEST_CASE("class sizes are shown if the largest and the smallest nonempty class 
   CHECK(class_sizes_text({5, 5, 4}, {}).empty());
   CHECK(class_sizes_text({1200, 3, 40}, {}) == " of 3 (1) to 1,200 (0) training images");
   CHECK(class_sizes_text({9, 2}, {"cat", "dog"}) == " of 2 (dog) to 9 (cat) training images");
-  CHECK(!are_unequal({}));
-  CHECK(!are_unequal({0, 0}));
-  CHECK(!are_unequal({0, 980, 1135, 892}));
-  CHECK(!are_unequal({3, 2}));
-  CHECK(are_unequal({4, 2}));
+  CHECK(!is_imbalanced({}));
+  CHECK(!is_imbalanced({0, 0}));
+  CHECK(!is_imbalanced({0, 980, 1135, 892}));
+  CHECK(!is_imbalanced({3, 2}));
+  CHECK(is_imbalanced({4, 2}));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 using namespace testing;
 
 std::string page_of(const TempFolder& folder, const std::string& name = "run") {
-  return page_on({folder.path() / name});
+  return render_report({folder.path() / name});
 }
 
 void check_contains(const std::string& page, const std::vector<std::string>& texts) {
@@ -56,8 +56,9 @@ TEST_CASE("a page answers the four questions") {
        "14.5 s, 52 % of it for compute. The first step started 0.25 s after the command.",
        "Model <b>net</b>, sgd with learning rate 0.01, global batch 128, 10 epochs, seed 1."});
   check_contains(
-      page, {"xxh3-128:c0ff", "xxh3-128:da7a", "libtorch 2.11.0", "2 processes, cpu, fp32",
-             "1,000 training, 100 test images of 1×28×28, 2 classes", "Once, without restarts."});
+      page,
+      {"xxh3-128:c0ff", "xxh3-128:da7a", "libtorch 2.11.0", "2 processes, cpu, fp32",
+       "1,000 training, 100 test images of 1×28×28, 2 classes", "Started once, without restarts."});
   CHECK_THAT(page,
              ContainsSubstring("averaging and waiting") && !ContainsSubstring("communication"));
   const auto config = folder.run / "config.json";
@@ -202,7 +203,8 @@ TEST_CASE("a comparison shows results, curves and settings") {
   settings::RunConfig config;
   config.train.learning_rate = 0.5;
   folder.write("runs/b/config.json", settings::write_run_config(config, false));
-  const std::string page = page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "b"});
+  const std::string page =
+      render_report({folder.path() / "runs" / "a", folder.path() / "runs" / "b"});
   check_contains(page, {"The best final test accuracy is 98.00 %, reached by <b>runs/b</b>.",
                         "<code>learning_rate</code></th><td>0.01</td><td>0.5</td>"});
   CHECK_THAT(page, !ContainsSubstring("<code>batch_size</code>"));
@@ -213,7 +215,8 @@ TEST_CASE("a comparison shows results, curves and settings") {
                   "<td data-label=\"test accuracy\"><span class=\"best\">★ 98.00 %</span></td>",
                   "<td data-label=\"test loss\"><span class=\"best\">★ 0.2</span></td>",
                   "<td data-label=\"samples/s\">17,000</td>"});
-  const std::string alike = page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "a"});
+  const std::string alike =
+      render_report({folder.path() / "runs" / "a", folder.path() / "runs" / "a"});
   CHECK(occurrences(alike, "class=\"best\"") == 0);
 }
 
@@ -345,7 +348,7 @@ TEST_CASE("runs with different test files are not ranked") {
   const std::string epoch = R"({"event":"epoch","epoch":1,"confusion":[[40,2],[2,58]],)";
   folder.write("a/metrics.jsonl", epoch + "\"test_accuracy\":0.96}\n");
   folder.write("b/metrics.jsonl", epoch + "\"test_accuracy\":0.86}\n");
-  const auto page = [&] { return page_on({folder.path() / "a", folder.path() / "b"}); };
+  const auto page = [&] { return render_report({folder.path() / "a", folder.path() / "b"}); };
   const auto refuses = ContainsSubstring("The runs were tested on different files");
   const auto ranks = ContainsSubstring("★ 96.00 %");
   CHECK_THAT(page(), ranks && !refuses);
@@ -408,7 +411,7 @@ TEST_CASE("the best epoch is that of the best checkpoint, not of the best test a
                              std::to_string(epoch) + ", by validation accuracy</dd>");
   };
   CHECK_THAT(page_of(folder), best("95.00 %", 2));
-  CHECK_THAT(page_on({folder.run, folder.run}),
+  CHECK_THAT(render_report({folder.run, folder.run}),
              ContainsSubstring("<td data-label=\"best epoch\">95.00 %</td>"));
   // If a run was resumed in another folder, its best epoch may be only in the summary.
   folder.write("run/metrics.jsonl", accuracy_line(3, 0.96, 0.99) + accuracy_line(4, 0.96, 0.98));

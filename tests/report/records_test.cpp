@@ -157,7 +157,7 @@ TEST_CASE("JSON output has the guess and all scores in their shortest form") {
 }
 
 TEST_CASE("an evaluation is printed as a few lines of text, or as JSON with a row per class") {
-  EvaluationFigures result{0.03149, 0.9901, 0.985,
+  EvaluationMetrics result{0.03149, 0.9901, 0.985,
                            0.9999,  10000,  {{2, 1, 0}, {3, 0, 0}, {1, 0, 0}}};
   CHECK(to_text(result) ==
         "test accuracy  99.01 % of 10,000 images\ntest loss      0.0315\n"

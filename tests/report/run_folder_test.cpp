@@ -161,12 +161,12 @@ TEST_CASE("without an output, a run gets a folder named after the time, and a li
   CHECK(first.path.parent_path() == parent);
   CHECK(first.path.filename().string().size() >= std::string("2026-01-31T12-00-00").size());
   CHECK_FALSE(fs::exists(fs::symlink_status(parent / "latest")));  // the run has not started
-  point_latest_at(first.path);
+  update_latest_link(first.path);
   CHECK(fs::equivalent(parent / "latest", first.path));
   const RunFolder second =
       prepare_run_folder({}, "mnist", "", false);  // usually in the same second
   CHECK(second.path != first.path);
-  point_latest_at(second.path);
+  update_latest_link(second.path);
   CHECK(fs::read_symlink(parent / "latest") == second.path.filename());
   CHECK(prepare_run_folder({}, "other", "", false).path.parent_path() ==
         fs::absolute("runs") / "other");
@@ -175,10 +175,10 @@ TEST_CASE("without an output, a run gets a folder named after the time, and a li
 TEST_CASE("no link `latest` is created next to an output that the user chose") {
   const TempFolder temp;
   for (const char* name : {"mine", "2026-01-31", "2026-01-31T12-00-00-mine"}) {
-    point_latest_at(temp.path() / name);
+    update_latest_link(temp.path() / name);
     CHECK(fs::is_empty(temp.path()));
   }
-  point_latest_at(temp.path() / "2026-01-31T12-00-00-2");
+  update_latest_link(temp.path() / "2026-01-31T12-00-00-2");
   CHECK(fs::is_symlink(temp.path() / "latest"));
 }
 
@@ -187,7 +187,7 @@ TEST_CASE("without an output, the latest run or the checkpoint's run is resumed"
   const ScopedDirectory directory(temp.path());
   const fs::path first = prepare_run_folder({}, "mnist", "", false).path;
   const fs::path second = prepare_run_folder({}, "mnist", "", false).path;
-  point_latest_at(second);
+  update_latest_link(second);
   temp.write(first / "config.json", "{}");
   temp.write(second / "config.json", "{}");
   const fs::path file = temp.write(first / "checkpoints" / "step-00000001.safetensors", "");
@@ -203,7 +203,7 @@ TEST_CASE("if a run cannot start, only folders created for it are removed") {
   const auto discard = [](const fs::path& folder) {
     RunFolder run = prepare(folder);
     write_file_atomically(run.path / files::kLogs / "rank-0.log", "text", ExitCode::kRunFailed);
-    discard_run_folder(run.path, run.made);
+    discard_run_folder(run.path, run.created);
   };
   discard(temp.path() / "a" / "b" / "c");
   CHECK(fs::is_empty(temp.path()));
@@ -221,7 +221,7 @@ TEST_CASE("a run that has started is not removed") {
   const TempFolder temp;
   const RunFolder run = prepare(temp.path() / "run");
   temp.write("run/config.json", "{}");
-  discard_run_folder(run.path, run.made);
+  discard_run_folder(run.path, run.created);
   CHECK(fs::exists(run.path / "config.json"));
   CHECK(fs::is_directory(run.path / files::kLogs));
 }

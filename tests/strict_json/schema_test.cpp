@@ -243,10 +243,10 @@ TEST_CASE("conditions are equivalent to their JSON Schema") {
   CHECK_FALSE(meets(R"({"a":2})", holds("a", equal("b", 2))));
 
   const Json cpu = {{"const", "cpu"}};
-  CHECK(meets(R"({"a":["cuda","cpu"]})", lists("a", cpu)));
-  CHECK_FALSE(meets(R"({"a":["cuda"]})", lists("a", cpu)));
-  CHECK_FALSE(meets(R"({"a":[]})", lists("a", none_of(cpu))));
-  CHECK_FALSE(meets(R"({"a":"cpu"})", lists("a", cpu)));
+  CHECK(meets(R"({"a":["cuda","cpu"]})", has_item("a", cpu)));
+  CHECK_FALSE(meets(R"({"a":["cuda"]})", has_item("a", cpu)));
+  CHECK_FALSE(meets(R"({"a":[]})", has_item("a", none_of(cpu))));
+  CHECK_FALSE(meets(R"({"a":"cpu"})", has_item("a", cpu)));
 }
 
 TEST_CASE("conditions can be combined") {

@@ -63,7 +63,7 @@ def test_describe_prints_a_readable_table(tmp_path):
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert rows[0] == ["name", "layer", "output", "parameters", "multiply-adds", "tensors"]
     assert rows[2] == ["0", "conv2d", "[N,4,24,24]", "104", "57,600", *"weight, bias: rate 0.01, decay 0".split()]
-    assert rows[-1] == ["sum", "11,854", "69,320"]
+    assert rows[-1] == ["total", "11,854", "69,320"]
 
 
 def test_every_initialisation_works(tmp_path):

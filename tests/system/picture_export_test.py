@@ -181,7 +181,7 @@ def test_exporting_weights_without_a_config_warns_and_uses_numbers_as_class_name
 def test_only_onnx_accepts_bytes_as_input(tmp_path, trained):
     for form in ("pt", "safetensors", "python"):
         said = export(trained("crop").path, form, tmp_path / "net", "--input", "bytes", expect=2).stderr
-        assert "--input bytes needs --format onnx" in said
+        assert "--input bytes requires --format onnx" in said
     said = export(trained("crop").path, "onnx", tmp_path / "net.onnx", "--input", "int8", expect=2).stderr
     assert "--input" in said and "bytes" in said
     assert not list(tmp_path.iterdir())

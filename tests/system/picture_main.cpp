@@ -49,8 +49,8 @@ void answer(Request request) {
     request.width = image.width;
   }
   imaging::Framing framing{request.height, request.width};
-  if (request.fit == "crop") framing = imaging::cropped(image, request.height, request.width);
-  if (request.fit == "pad") framing = imaging::padded(image, request.height, request.width);
+  if (request.fit == "crop") framing = imaging::crop_framing(image, request.height, request.width);
+  if (request.fit == "pad") framing = imaging::pad_framing(image, request.height, request.width);
   std::vector<std::uint8_t> planes(
       static_cast<std::size_t>(request.channels * request.height * request.width));
   imaging::draw_planes(std::move(image), framing, request.channels, request.height, request.width,

@@ -52,7 +52,7 @@ def test_describe_shows_a_plug_ins_modules(tmp_path, example):
     trained = "rate 0.01, decay 0".split()
     assert rows == [["(outside", "its", "modules)", "1", "gain:", *trained], ["conv", "Conv2d", "104", "weight,", "bias:", *trained],
                     ["norm", "BatchNorm2d", "8", "weight,", "bias:", *trained], ["fc", "Linear", "650", "weight,", "bias:", *trained],
-                    ["sum", "763", "–"]]
+                    ["total", "763", "–"]]
 
 
 def test_a_plug_ins_frozen_batch_norm_keeps_its_statistics(tmp_path, example):

@@ -263,7 +263,7 @@ def test_a_config_from_a_pipe_that_stays_open_is_refused():
     refused = run("--config", "-", "--dry-run", stdin=read_end, expect=2)
     os.close(read_end)
     os.close(write_end)
-    assert "<stdin>: no data for 10 s" in refused.stderr
+    assert "<stdin>: received no data for 10 s" in refused.stderr
 
 
 def test_names_and_data_cannot_inject_lines_or_terminal_escapes(tmp_path):

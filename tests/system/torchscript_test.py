@@ -61,7 +61,7 @@ def test_describe_shows_modules_and_parameters(tmp_path, small):
     shown = run("describe", "--config", write_config(tmp_path, with_script(small)), expect=0)
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert ["images", "[N,1,28,28]"] in rows and ["body", "Sequential"] in rows and ["body.0", "Conv2d", "156", *"weight, bias: rate 0.01, decay 0".split()] in rows
-    assert rows[-1] == ["sum", "2,338", "–"]
+    assert rows[-1] == ["total", "2,338", "–"]
 
     described = printed_json("describe", "--config", write_config(tmp_path, with_script(small)), "--json")
     assert described["multiply_adds"] is None and described["parameters"] == 2338
@@ -221,10 +221,10 @@ def broken_files(folder, whole):
     (folder / "folder.ts").mkdir()
     yield "missing.ts", "No such file"
     yield "folder.ts", "found a folder"
-    yield "state.pt", "not TorchScript; save it with torch.jit.script(model).save: "
-    yield "pickled.pt", "not TorchScript"
-    yield write("empty.ts", b""), "not TorchScript"
-    yield write("text.ts", b"def forward(self, x): return x\n" * 99), "not TorchScript"
+    yield "state.pt", "not a TorchScript file; create it with torch.jit.script(model).save: "
+    yield "pickled.pt", "not a TorchScript file"
+    yield write("empty.ts", b""), "not a TorchScript file"
+    yield write("text.ts", b"def forward(self, x): return x\n" * 99), "not a TorchScript file"
     yield write("cut.ts", whole[:len(whole) // 2]), "is damaged"
     yield write("last byte.ts", whole[:-1]), "is damaged"
 

@@ -159,7 +159,7 @@ struct Parts {
   }
 
   std::vector<FinishedStep> finished(std::int64_t steps) {
-    for (std::int64_t i = 1; i <= steps; ++i) log.name_next(i, 20 * i, 0);
+    for (std::int64_t i = 1; i <= steps; ++i) log.describe_next(i, 20 * i, 0);
     StepSums sums;
     log.synchronize(sums);
     return log.take();

@@ -51,7 +51,7 @@ struct StepSubject {
     for (const Batch& batch : batches) step->add(batch);
     step->finish(at::tensor({learning_rate, 0.0}, at::kDouble));
   }
-  StepSums last() const { return log.last(); }
+  StepSums last() const { return log.last_sums(); }
   at::Tensor momentum() const { return optimizer->state().front().flat; }
 };
 
@@ -87,7 +87,7 @@ TEST_CASE("the sums of finished steps are kept until they are taken") {
   for (int i = 0; i < 3; ++i) {
     subject.run({batch_of(4)}, 4, /*stop_requested=*/i == 1);
     subject.log.append(subject.log.scalars().unsqueeze(0));
-    subject.log.name_next(i + 1, 4 * (i + 1), 0.5 * i);
+    subject.log.describe_next(i + 1, 4 * (i + 1), 0.5 * i);
     losses.push_back(subject.last().loss);
     loss += losses.back();
   }
@@ -241,7 +241,7 @@ TEST_CASE("if one rank has a GPU, all ranks synchronise after the same steps") {
         if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
         if (!log.is_due_after(1)) continue;
         synced.push_back(100 * epoch + step);
-        log.synced();
+        log.set_next_interval();
       }
     }
     return synced;

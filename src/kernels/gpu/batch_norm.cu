@@ -46,7 +46,7 @@ __device__ inline void batch_norm_statistics(const RowTile<size>& tile, const T*
         sums.second - sums.first * mean_distance};
   }
   if (!is_last_block(arrived + tile.index, tile.blocks)) return;
-  const ChannelSums* means = partial_sums + tile.begin;  // with the sums of squares around them
+  const ChannelSums* means = partial_sums + tile.begin;  // and sums of squared deviations
   const ChannelSums total =
       sum_by_channel(sum_parts<ChannelSums>(), tile.blocks, tile.channels,
                      [&](unsigned block, unsigned tile_channel) {
@@ -126,7 +126,7 @@ __device__ inline void batch_norm(const RowTile<size>& tile, const T* x, const T
 /// Writes the gradients of weights and biases. With a ReLU and no residual, `mask_from_x` is set
 /// and the sign of y is computed from x. With a ReLU and a residual, the sign is read from `y`, and
 /// g, which is also the residual's gradient, is written to `residual_gradient`; `y` is null in all
-/// other cases. `convolution_bias_gradient` is null unless x lacks a bias.
+/// other cases. `convolution_bias_gradient` is null unless a bias was omitted from x.
 template <class T, int size>
 __device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, const T* dy,
                                        const T* y, const float* statistics, const float* weights,
@@ -175,7 +175,7 @@ __device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, co
   if (convolution_bias_gradient != nullptr) convolution_bias_gradient[channel] = T{};
 }
 
-/// `gradients` is g or, with `mask_from_x`, dy, from which the ReLU's mask then yields g.
+/// `gradients` is g or, with `mask_from_x`, dy, to which the kernel applies the ReLU's mask.
 template <class T, int size>
 __device__ inline void batch_norm_gradient(const RowTile<size>& tile, const T* x,
                                            const T* gradients, const float* statistics,
@@ -189,7 +189,7 @@ __device__ inline void batch_norm_gradient(const RowTile<size>& tile, const T* x
   };
   const Normalization<size> norm(tile, statistics, weights, biases);
   float mean_gradient[size];
-  float slope[size];  // of the gradient along x - mean
+  float slope[size];  // coefficient of mean - x in the gradient
   for (int i = 0; i < size && tile.has_rows(); ++i) {
     const int64 channel = tile.channel + static_cast<unsigned>(i);
     const float count = static_cast<float>(tile.rows);

@@ -4,13 +4,13 @@
 //     y[n,i,j,c] = sum over r, s of x[n,d*i+r-p,d*j+s-p,c] * w[c,r,s]
 //     dx[n,i,j,c] = sum over r, s of dy[n,(i+p-r)/d,(j+p-s)/d,c] * w[c,r,s], if d divides both
 //     dw[c,r,s] = sum over n, i, j of dy[n,i,j,c] * x[n,d*i+r-p,d*j+s-p,c].
-// dx is for depthwise convolutions only. Source: torch.nn.Conv2d with as many groups as input
-// channels.
+// dx is computed only for depthwise convolutions. Source: torch.nn.Conv2d with as many groups as
+// input channels.
 
 constexpr unsigned kTileChannels = 64;  // at most; see row_tiles.cu
 constexpr unsigned kMaxElements = 25;   // of a kernel
 
-/// Sizes of the images whose pixels are the rows of a RowTile, and of the images that kernels read.
+/// Sizes of the images whose pixels are the rows of a RowTile, and of the images read (`in_`).
 struct ConvolutionSizes {
   int height, width;
   int in_height, in_width;
@@ -44,13 +44,13 @@ __device__ inline int input_coordinate(int coordinate, int element, const Convol
   return index < size ? index : -1;
 }
 
-/// The input channel that an output channel reads: the one with its index, or the only one.
-enum class Reads { kSameChannel, kOnlyChannel };
+/// The input channel that an output channel reads: the one with the same index, or the only one.
+enum class InputChannel { kSameChannel, kOnlyChannel };
 
-template <int size, Reads reads, class T>
+template <int size, InputChannel input_channel, class T>
 __device__ inline Pack<T, size> load_channels(const RowTile<size>& tile, const T* images,
                                               int64 pixel) {
-  if constexpr (reads == Reads::kSameChannel) {
+  if constexpr (input_channel == InputChannel::kSameChannel) {
     return load<size>(images + tile.offset(pixel));
   } else {
     Pack<T, size> pack;
@@ -66,7 +66,7 @@ __device__ inline float* tile_weights() {
 }
 
 /// Writes the output or, if `is_gradient`, the gradient of the input.
-template <class T, int size, int kernel, Reads reads, bool is_gradient>
+template <class T, int size, int kernel, InputChannel input_channel, bool is_gradient>
 __device__ inline void convolve(const RowTile<size>& tile, const T* in, const T* weights,
                                 const ConvolutionSizes& sizes, T* out) {
   constexpr unsigned kElements = kernel * kernel;
@@ -86,7 +86,7 @@ __device__ inline void convolve(const RowTile<size>& tile, const T* in, const T*
         const int x = input_coordinate<is_gradient>(position.x, s, sizes, sizes.in_width);
         if (y < 0 || x < 0) continue;
         const int64 pixel = (position.image * sizes.in_height + y) * sizes.in_width + x;
-        const auto pack = load_channels<size, reads>(tile, in, pixel);
+        const auto pack = load_channels<size, input_channel>(tile, in, pixel);
         for (int i = 0; i < size; ++i) {
           sums[i] =
               fmaf(to_float(pack.values[i]), w[(r * kernel + s) * kTileChannels + i], sums[i]);
@@ -103,32 +103,32 @@ template <class T, int size>
 __device__ inline void depthwise(const RowTile<size>& tile, const T* in, const T* weights,
                                  const ConvolutionSizes& sizes, int kernel, int is_gradient,
                                  T* out) {
-  constexpr Reads kReads = Reads::kSameChannel;
+  constexpr InputChannel kInputChannel = InputChannel::kSameChannel;
   if (kernel == 3 && is_gradient == 0) {
-    convolve<T, size, 3, kReads, false>(tile, in, weights, sizes, out);
+    convolve<T, size, 3, kInputChannel, false>(tile, in, weights, sizes, out);
   } else if (kernel == 3) {
-    convolve<T, size, 3, kReads, true>(tile, in, weights, sizes, out);
+    convolve<T, size, 3, kInputChannel, true>(tile, in, weights, sizes, out);
   } else if (is_gradient == 0) {
-    convolve<T, size, 5, kReads, false>(tile, in, weights, sizes, out);
+    convolve<T, size, 5, kInputChannel, false>(tile, in, weights, sizes, out);
   } else {
-    convolve<T, size, 5, kReads, true>(tile, in, weights, sizes, out);
+    convolve<T, size, 5, kInputChannel, true>(tile, in, weights, sizes, out);
   }
 }
 
 template <class T, int size>
 __device__ inline void single_channel(const RowTile<size>& tile, const T* in, const T* weights,
                                       const ConvolutionSizes& sizes, int kernel, T* out) {
-  constexpr Reads kReads = Reads::kOnlyChannel;
+  constexpr InputChannel kInputChannel = InputChannel::kOnlyChannel;
   if (kernel == 3) {
-    convolve<T, size, 3, kReads, false>(tile, in, weights, sizes, out);
+    convolve<T, size, 3, kInputChannel, false>(tile, in, weights, sizes, out);
   } else {
-    convolve<T, size, 5, kReads, false>(tile, in, weights, sizes, out);
+    convolve<T, size, 5, kInputChannel, false>(tile, in, weights, sizes, out);
   }
 }
 
 /// Writes row `blockIdx.x % kernel` of the weight gradient. `partial_sums` is [blocks per tile,
 /// kernel, kernel, channels]; `arrived` has one counter per tile and row.
-template <class T, int size, int kernel, Reads reads>
+template <class T, int size, int kernel, InputChannel input_channel>
 __device__ inline void sum_weights(const RowTile<size>& tile, const T* x, const T* dy,
                                    const ConvolutionSizes& sizes, T* gradient, float* partial_sums,
                                    unsigned* arrived) {
@@ -147,7 +147,9 @@ __device__ inline void sum_weights(const RowTile<size>& tile, const T* x, const 
         const int64 line = (position.image * sizes.in_height + y) * sizes.in_width;
         UNROLL for (int s = 0; s < kernel; ++s) {
           const int column = input_coordinate<false>(position.x, s, sizes, sizes.in_width);
-          if (y >= 0 && column >= 0) read.x[s] = load_channels<size, reads>(tile, x, line + column);
+          if (y >= 0 && column >= 0) {
+            read.x[s] = load_channels<size, input_channel>(tile, x, line + column);
+          }
         }
         return read;
       },
@@ -178,28 +180,28 @@ __device__ inline void sum_weights(const RowTile<size>& tile, const T* x, const 
   gradient[(channel * kernel + r) * kernel + s] = from_float<T>(total);
 }
 
-template <Reads reads, class T, int size>
+template <InputChannel input_channel, class T, int size>
 __device__ inline void weight_gradient(const RowTile<size>& tile, const T* x, const T* dy,
                                        const ConvolutionSizes& sizes, int kernel, T* gradient,
                                        float* partial_sums, unsigned* arrived) {
   if (kernel == 3) {
-    sum_weights<T, size, 3, reads>(tile, x, dy, sizes, gradient, partial_sums, arrived);
+    sum_weights<T, size, 3, input_channel>(tile, x, dy, sizes, gradient, partial_sums, arrived);
   } else {
-    sum_weights<T, size, 5, reads>(tile, x, dy, sizes, gradient, partial_sums, arrived);
+    sum_weights<T, size, 5, input_channel>(tile, x, dy, sizes, gradient, partial_sums, arrived);
   }
 }
 
 template <class T, int size, class... Arguments>
 __device__ inline void depthwise_weights(const RowTile<size>& tile, Arguments... arguments) {
-  weight_gradient<Reads::kSameChannel>(tile, arguments...);
+  weight_gradient<InputChannel::kSameChannel>(tile, arguments...);
 }
 
 template <class T, int size, class... Arguments>
 __device__ inline void single_channel_weights(const RowTile<size>& tile, Arguments... arguments) {
-  weight_gradient<Reads::kOnlyChannel>(tile, arguments...);
+  weight_gradient<InputChannel::kOnlyChannel>(tile, arguments...);
 }
 
-// Parameters of all kernels: the matrix of the RowTile, and sizes of images.
+// Parameters of all kernels: the RowTile's matrix, and the sizes of the convolution.
 #define TILED_IMAGES                                                                       \
   int64 rows, int64 channels, int tiles, int packed, int height, int width, int in_height, \
       int in_width, int stride, int padding, int kernel

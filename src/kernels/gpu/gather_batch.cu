@@ -1,5 +1,5 @@
-// Gathers a batch from samples in device memory: the image as stored, the label and the seed of the
-// sample at each of `count` positions in `order`. Each sample is copied by `parts` blocks.
+// Gathers a batch from samples in device memory: for each of `count` positions in `order`, the
+// sample's image (as stored), label and seed. Each sample is copied by `parts` blocks.
 
 /// Returns the position of sample `i` of the batch.
 __device__ inline int64 sample_position(const int64* positions, int64 first, int64 i) {

@@ -1,4 +1,4 @@
-// Gradient through the activation after a linear layer, z = x W^T + b and y = relu(z) or tanh(z):
+// Backward pass of the activation after a linear layer, z = x W^T + b and y = relu(z) or tanh(z):
 //     dz = dy if y > 0 or y is NaN, otherwise 0           (ReLU)
 //     dz = dy * (1 - y^2)                                 (tanh)
 //     db = sum over the rows of dz, after dz is rounded to its type.

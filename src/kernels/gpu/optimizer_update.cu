@@ -4,18 +4,18 @@
 //        p' = p - a * (Nesterov ? g + momentum * m' : m')
 // Adam:  g = gradient + w * p,  m' = b1 * m + (1 - b1) * g,  v' = b2 * v + (1 - b2) * g^2,
 //        p' = p - a / (1 - b1^t) * m' / (sqrt(v') / sqrt(1 - b2^t) + epsilon)
-// AdamW: as Adam, but without w in g and with p * (1 - a * w) instead of p.
-// Then the first weights are rounded into the bf16 copy, and the exponential moving average of all
-// weights is updated: e' = e + r * (p' - e). Sources: torch.optim.SGD (dampening 0), Adam and AdamW
-// (no amsgrad); ATen's _fused_sgd_ and _fused_adam_. 1 - b^t is computed with expm1 and log1p to
-// preserve its precision.
+// AdamW: like Adam, but without w in g and with p * (1 - a * w) instead of p.
+// Then the bf16 copy of the first `copy_count` weights and the exponential moving average e of all
+// weights are updated: e' = e + r * (p' - e). Sources: torch.optim.SGD (dampening 0), Adam and
+// AdamW (no amsgrad); ATen's _fused_sgd_ and _fused_adam_. 1 - b^t is computed with expm1 and log1p
+// to preserve its precision.
 
 constexpr int kPackSize = 4;  // weights that a thread updates at once
 
 /// Buffers of an update, aligned to packs of kPackSize elements; `count` and `copy_count` are
 /// multiples of kPackSize. Unused buffers are null: `copies` if there are no bf16 weights,
-/// `averages` and `average_weight` if there is no moving average, and `check` if nothing checks
-/// that the weights are finite.
+/// `averages` and `average_weight` if there is no moving average, and `check` if the weights are
+/// not checked.
 struct Weights {
   float* values;
   const float* gradients;
@@ -47,8 +47,8 @@ struct Adam {
   float* first;   // average of the gradients
   float* second;  // average of the squared gradients
   float learning_rate;
-  float fraction1;  // 1 - b1
-  float fraction2;  // 1 - b2
+  float one_minus_beta1;
+  float one_minus_beta2;
   float epsilon;
   float weight_decay;
   bool decoupled;   // AdamW
@@ -63,8 +63,8 @@ struct Adam {
         gradient += weight_decay * value;
       }
     }
-    average = (1 - fraction1) * average + fraction1 * gradient;
-    squares = (1 - fraction2) * squares + fraction2 * gradient * gradient;
+    average = (1 - one_minus_beta1) * average + one_minus_beta1 * gradient;
+    squares = (1 - one_minus_beta2) * squares + one_minus_beta2 * gradient * gradient;
     return value - step_size * average / (sqrtf(squares) / root + epsilon);
   }
 };
@@ -137,16 +137,16 @@ extern "C" __global__ void update_by_adam(float* values, const float* gradients,
                                           const float* learning_rate, bf16* copies,
                                           int64 copy_count, float* averages,
                                           const float* average_weight, float* check, float* first,
-                                          float* second, float fraction1, float fraction2,
-                                          float epsilon, float weight_decay, int decoupled,
-                                          float* steps, unsigned* arrived) {
+                                          float* second, float one_minus_beta1,
+                                          float one_minus_beta2, float epsilon, float weight_decay,
+                                          int decoupled, float* steps, unsigned* arrived) {
   const Weights weights{values,     gradients, count,          learning_rate, copies,
                         copy_count, averages,  average_weight, check};
   const float step = *steps + 1;
   const float rate = *learning_rate;
-  update(weights,
-         Adam{first, second, rate, fraction1, fraction2, epsilon, weight_decay, decoupled != 0,
-              rate / bias_correction(fraction1, step), sqrtf(bias_correction(fraction2, step))});
-  if (is_last_block(arrived) && threadIdx.x == 0) *steps = step;  // all blocks have read it
+  update(weights, Adam{first, second, rate, one_minus_beta1, one_minus_beta2, epsilon, weight_decay,
+                       decoupled != 0, rate / bias_correction(one_minus_beta1, step),
+                       sqrtf(bias_correction(one_minus_beta2, step))});
+  if (is_last_block(arrived) && threadIdx.x == 0) *steps = step;  // all blocks have read `steps`
 }
 EXPORT_KERNEL(update_by_adam)

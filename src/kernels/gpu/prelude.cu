@@ -3,10 +3,10 @@
 // include no headers, because NVRTC has none.
 
 #ifndef EXPORT_KERNEL
-#define EXPORT_KERNEL(name)  // registers a kernel with the emulated grid of the tests
+#define EXPORT_KERNEL(name)  // in tests, registers a kernel with the emulated grid
 #endif
 #ifndef UNROLL
-#define UNROLL _Pragma("unroll")  // the next loop, so that its arrays can stay in registers
+#define UNROLL _Pragma("unroll")  // unrolls the next loop, so its arrays can stay in registers
 #endif
 
 using int64 = long long;

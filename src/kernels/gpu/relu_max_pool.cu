@@ -1,4 +1,4 @@
-// Bias, ReLU and 2x2 max-pooling in channels_last format, and the gradient. For x [N,H,W,C] and
+// Bias, ReLU and 2x2 max pooling in channels_last format, and their gradient. For x [N,H,W,C] and
 // bias b
 //     y[n,i,j,c] = max(0, max over p, q in {0, 1} of x[n,2i+p,2j+q,c] + b[c])
 // The position 2p+q of the maximum is stored: the first one in case of a tie, or 4 if none is
@@ -21,7 +21,7 @@ struct PooledImages {
 
   /// Returns the offset of a window's first value; an image has `rows` x `columns` windows.
   __device__ unsigned corner(unsigned window, unsigned rows, unsigned columns) const {
-    const unsigned row = window / columns;  // of all images
+    const unsigned row = window / columns;  // counted over all images
     const unsigned y = row / rows * height + 2 * (row % rows);
     return (y * width + 2 * (window % columns)) * channels;
   }
@@ -212,8 +212,8 @@ __device__ inline void scatter_windows(const PoolBackward<T>& pool) {
   }
 }
 
-/// In a kernel, calls a function with packs of `pack_size` channels: `size`, 4, 2 or 1, which
-/// divides the number of channels. All addresses except that of the bias are aligned to packs.
+/// In a kernel, calls a function for packs of `pack_size` channels, which is `size`, 4, 2 or 1 and
+/// divides the number of channels. All addresses except the bias's are aligned to packs.
 #define CALL_SIZED(function, T, size, pool)   \
   pack_size == size ? function<T, size>(pool) \
   : pack_size == 4  ? function<T, 4>(pool)    \

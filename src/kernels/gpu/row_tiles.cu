@@ -48,14 +48,14 @@ struct RowTile {
 };
 
 /// In a kernel over a matrix, calls a function with the thread's part, in packs of `size` channels
-/// if `packed` is set, otherwise in single channels. `replicas` is that of RowTile.
+/// if `packed` is set, otherwise in single channels. `replicas` is passed to RowTile.
 #define CALL_PACKED_SHARED(function, replicas, T, size, ...)                                   \
   packed != 0 ? function<T, size>(RowTile<size>(rows, channels, tiles, replicas), __VA_ARGS__) \
               : function<T, 1>(RowTile<1>(rows, channels, tiles, replicas), __VA_ARGS__)
 #define CALL_PACKED(function, T, size, ...) CALL_PACKED_SHARED(function, 1, T, size, __VA_ARGS__)
 
-/// Calls `use(row, read(row))` for every row of this thread. Reads `batch` rows, which should fit
-/// into registers, before using them.
+/// Calls `use(row, read(row))` for every row of this thread. Reads `batch` rows at a time, which
+/// should fit into registers, before using them.
 template <int batch, int size, class Read, class Use>
 __device__ inline void for_each_row(const RowTile<size>& tile, const Read& read, const Use& use) {
   int64 row = tile.row;
@@ -81,7 +81,7 @@ __device__ inline ChannelSums operator+(ChannelSums a, ChannelSums b) {
 }
 
 /// Returns, in the first `channels` threads of a block, the sum of `item(i, channel)` over
-/// i < items. The order of the sum depends only on `items`, `channels` and the block size. Every
+/// i < items. The order of summation depends only on `items`, `channels` and the block size. Every
 /// thread must call it.
 template <class Sum, class Item>
 __device__ inline Sum sum_by_channel(Sum* parts, unsigned items, unsigned channels,
@@ -112,7 +112,7 @@ __device__ inline Sum* sum_parts() {
 /// over all threads' `thread_sums`. Every thread must call it.
 template <int size, class Sum>
 __device__ inline Sum block_sums(const RowTile<size>& tile, const Sum* thread_sums) {
-  constexpr unsigned kStride = kTiledThreads + 2;  // puts neighbours into different banks
+  constexpr unsigned kStride = kTiledThreads + 2;  // puts neighbours in different banks
   __shared__ Sum sums[size * kStride];
   for (unsigned i = 0; i < size; ++i) sums[i * kStride + threadIdx.x] = thread_sums[i];
   __syncthreads();

@@ -19,7 +19,7 @@ constexpr std::size_t kMaxValueBytes = 160;  // bytes in a table; a list of laye
 
 using Values = std::map<std::string, std::string>;
 
-/// Returns an item of the list of facts, or "" if the value is empty.
+/// Returns an item for the list of facts, or "" if the value is empty.
 std::string fact_line(const std::string& name, const std::string& value) {
   return value.empty() ? "" : "<div><dt>" + name + "</dt><dd>" + value + "</dd></div>\n";
 }
@@ -134,7 +134,7 @@ std::string starts_table(const RunFiles& run) {
   }
   const std::string note =
       run.starts.size() == 1
-          ? "Once, without restarts."
+          ? "Started once, without restarts."
           : fmt::format("{} times, including resumes and restarts after a lost process.{}",
                         run.starts.size(),
                         left_out > 0 ? fmt::format(" The last {}:", kMaxRows) : "");
@@ -188,7 +188,7 @@ std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& f
   return cells;
 }
 
-/// Returns whether all runs have the same test images per class and the same held-out files.
+/// Returns whether all runs have the same test image counts per class and the same held-out files.
 bool have_same_test(std::span<const RunFiles> runs) {
   const RunFiles& first = runs.front();
   return std::ranges::all_of(runs, [&first](const RunFiles& run) {

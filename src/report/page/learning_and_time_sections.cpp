@@ -130,7 +130,7 @@ std::string never_predicted_text(const RunFiles& run, const std::vector<std::int
   if (missed.empty()) return "";
   const bool has_class_weights = !value_in(run.config, "class_weights").is_null();
   const std::string advice =
-      escape_html(advice_on_never_predicted(are_unequal(run.counts.samples), has_class_weights));
+      escape_html(advice_on_never_predicted(is_imbalanced(run.counts.samples), has_class_weights));
   const std::string names = named_classes(
       missed, [&run](std::int64_t label) { return "<b>" + escaped_class(run, label) + "</b>"; });
   return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",
@@ -272,7 +272,7 @@ ActivitySeconds seconds_of(const RunFiles& run) {
   at_least(kCheckpoint, "checkpoint_seconds");
   at_least(kReport, "report_seconds");
   at_least(kStart, "startup_seconds");
-  // How a failed attempt spent the time after its last epoch is unknown.
+  // It is unknown how a failed attempt spent the time after its last epoch.
   const double wall = number_in(run.summary, "wall_seconds");
   if (wall > total(sum)) sum[kOther] += wall - total(sum);
   return sum;

@@ -12,7 +12,7 @@ namespace mnist_train::report {
 namespace {
 
 constexpr std::int64_t kMaxMatrixClasses = 26;  // larger matrices do not fit on a page
-constexpr std::int64_t kWideClasses = 14;       // the matrix then takes the full page width
+constexpr std::int64_t kWideClasses = 14;       // matrices from this size on use the full width
 constexpr std::size_t kListedPairs = 30;        // shown if the matrix would be too large
 constexpr std::size_t kListedClasses = 50;      // rows of the class table: the worst classes
 constexpr std::size_t kNamedPairs = 3;          // in the summary sentence
@@ -138,14 +138,14 @@ std::string class_table(const RunFiles& run) {
     listed.resize(kListedClasses);
   }
   for (const std::int64_t label : listed) {
-    const ClassFigures figures = counts.of(label);
+    const ClassMetrics metrics = counts.of(label);
     std::vector<std::string> cells{class_label(run, label)};
-    if (figures.is_missed()) cells[0] += "<span class=\"bad never\">never predicted</span>";
+    if (metrics.is_missed()) cells[0] += "<span class=\"bad never\">never predicted</span>";
     for (const auto& [split, title] : splits) cells.push_back(count(size_in(label, split)));
     cells.insert(
         cells.end(),
-        {with_thousands(figures.samples), with_thousands(figures.samples - figures.correct),
-         in_percent(figures.recall()), in_percent(figures.precision()), in_percent(figures.f1())});
+        {with_thousands(metrics.samples), with_thousands(metrics.samples - metrics.correct),
+         in_percent(metrics.recall()), in_percent(metrics.precision()), in_percent(metrics.f1())});
     table.add(cells);
   }
   const std::string text = fmt::format(
@@ -172,7 +172,7 @@ std::string pair_table(const RunFiles& run) {
   return run.counts.confusion.empty() ? "" : figure(table.label, table.html());
 }
 
-/// Returns a class for a sentence: "a <b>4</b>", "<b>Ankle boot</b>".
+/// Returns a class for use in a sentence: "a <b>4</b>", "<b>Ankle boot</b>".
 std::string bold_class(const RunFiles& run, std::int64_t label) {
   const std::string name = "<b>" + escaped_class(run, label) + "</b>";
   return run.class_names.empty() ? "a " + name : name;
@@ -247,12 +247,12 @@ std::string wrong_pictures(const RunFiles& run) {
 
 bool shows_balanced_accuracy(const RunFiles& run) {
   return std::isfinite(run.last(&EpochRecord::test_balanced_accuracy)) &&
-         are_unequal(run.counts.samples);
+         is_imbalanced(run.counts.samples);
 }
 
 bool shows_top5_accuracy(const RunFiles& run) {
   return !run.epochs.empty() && run.epochs.back().test_top5_accuracy &&
-         run.counts.classes() >= kTop5Classes;
+         run.counts.classes() >= kMinTop5Classes;
 }
 
 std::string escaped_class(const RunFiles& run, std::int64_t label) {

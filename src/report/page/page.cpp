@@ -56,7 +56,7 @@ std::string accuracy_tiles(const RunFiles& run) {
   return last +
          tile("Best", percent(best->test_accuracy),
               fmt::format("epoch {}, by {}{}", best->epoch,
-                          run.has_validation() ? "validation " : "", words_for(run.best_by())));
+                          run.has_validation() ? "validation " : "", display_name(run.best_by())));
 }
 
 std::string main_figures(const RunFiles& run) {
@@ -134,7 +134,7 @@ class PageSink : public Sink {
  public:
   explicit PageSink(fs::path run_folder) : folder_(std::move(run_folder)) {}
 
-  const char* dispensable() const override { return "its report"; }
+  const char* optional_output() const override { return "its report"; }
   void refresh(const Summary& /*summary*/) override { write_page(folder_, /*live=*/true); }
   void end(const Summary& /*summary*/) override { write_page(folder_, /*live=*/false); }
 
@@ -148,7 +148,7 @@ constexpr std::size_t kMaxFile = std::size_t{1} << 30;
   throw Error(ExitCode::kData, where + ": " + reason);
 }
 
-/// Reads the fields of a record of metrics.jsonl; records.h describes how missing ones are handled.
+/// Reads a record of metrics.jsonl; records.h describes how missing fields are handled.
 template <typename Record>
 Record record_of(const nlohmann::json& json) {
   Record record;
@@ -192,7 +192,7 @@ void add_epoch(const nlohmann::json& json, const std::string& where, RunFiles& r
   run.counts = counts_of(json, where);
 }
 
-/// Returns whether the URI is an inline base64 PNG or JPEG, which causes no request.
+/// Returns whether the URI is an inline base64 PNG or JPEG, which causes no network request.
 bool is_picture(std::string_view uri) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
@@ -259,7 +259,7 @@ std::string make_page(std::span<const RunFiles> runs) {
          "<script nonce=\"" + nonce + "\">" + kScript + "</script></body></html>\n";
 }
 
-std::string page_on(const std::vector<fs::path>& folders) {
+std::string render_report(const std::vector<fs::path>& folders) {
   std::vector<RunFiles> runs;
   for (const fs::path& folder : folders) runs.push_back(read_run(folder));
   return make_page(runs);
@@ -297,8 +297,8 @@ bool RunFiles::has_validation() const {
 
 std::optional<BestEpoch> RunFiles::best_epoch() const {
   if (epochs.empty()) return std::nullopt;
-  // `epochs` is incomplete if the run was resumed in another folder, or in the middle of an epoch
-  // after an evaluation there. While a run is in progress, its summary may be older than `epochs`.
+  // `epochs` lacks records if the run was resumed in another folder or within an evaluated epoch.
+  // While a run is in progress, its summary may be older than `epochs`.
   const bool is_over = status() == "finished" || status() == "stopped";
   const double number = number_in(summary, "best_epoch");
   const double accuracy = number_in(summary, "best_test_accuracy");

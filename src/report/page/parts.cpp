@@ -15,7 +15,7 @@ constexpr const char* kNotFinite = "–";
 
 constexpr std::size_t kMaxPoints = 1000;  // per line
 constexpr std::size_t kMaxDots = 25;
-constexpr double kWantedTicks = 5;
+constexpr double kTargetTicks = 5;
 constexpr double kLogarithmicFrom = 10;  // minimum ratio of the largest to the smallest value
 
 bool is_finite(const ChartPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
@@ -65,7 +65,7 @@ double round_up(double step) {
   return 10 * power;
 }
 
-/// The scale of an axis.
+/// Maps values to positions on an axis, and chooses the ticks.
 class ChartScale {
  public:
   /// Covers the finite `values`, or 0 to 1 if there are none. The scale is logarithmic only if all
@@ -96,7 +96,7 @@ class ChartScale {
 
  private:
   void add_linear_ticks(bool whole_numbers) {
-    double step = round_up((high_ - low_) / kWantedTicks);
+    double step = round_up((high_ - low_) / kTargetTicks);
     if (whole_numbers) step = std::max(step, 1.0);
     ticks_.clear();
     for (double i = std::ceil(low_ / step - 1e-9); i * step <= high_ + 1e-9 * step; ++i) {

@@ -31,7 +31,7 @@ struct RunFiles {
   nlohmann::json summary;                           // null if there is no summary
   nlohmann::json dataset;                           // dataset.json; null if there is none
   std::vector<nlohmann::json> starts;               // lines of lineage.jsonl
-  nlohmann::json facts = nlohmann::json::object();  // of the summary, or else of the last start
+  nlohmann::json facts = nlohmann::json::object();  // of the last start, overridden by the summary
   std::vector<StepRecord> steps;
   std::vector<RunEpoch> epochs;
   ClassCounts counts;  // of the last evaluation
@@ -39,28 +39,28 @@ struct RunFiles {
   std::vector<std::string> class_names;  // by number; empty if the data contain no names
   double seconds_since_start = 0;        // since the last start; 0 if not live
 
-  /// Returns a metric of the last epoch, NaN if there are no epochs.
+  /// Returns a metric of the last epoch, or NaN if there are no epochs.
   double last(double EpochRecord::*figure) const {
     return epochs.empty() ? kUnknown : epochs.back().*figure;
   }
   /// Returns whether there is a validation set, which then determines the best epoch.
   bool has_validation() const;
-  /// Returns the measure that selected the best checkpoint.
+  /// Returns the metric that selected the best checkpoint.
   settings::BestBy best_by() const;
   /// Returns the epoch of the best checkpoint, as recorded in the summary of a run that has ended;
   /// for other runs, the first epoch with the best score on the validation set or, if there is
-  /// none, on the test set. Returns nothing if there are no epochs.
+  /// none, on the test set. Returns nullopt if there are no epochs.
   std::optional<BestEpoch> best_epoch() const;
   /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
   /// without recording why.
   std::string status() const;
 };
 
-/// Returns the value of a key of a JSON object, or null.
+/// Returns the value of a key in a JSON object, or null.
 const nlohmann::json& value_in(const nlohmann::json& object, const std::string& key);
-/// Returns the number at a key of a JSON object, or NaN.
+/// Returns the number at a key in a JSON object, or NaN.
 double number_in(const nlohmann::json& object, const std::string& key);
-/// Returns the text at a key of a JSON object, or "".
+/// Returns the string at a key in a JSON object, or "".
 std::string text_in(const nlohmann::json& object, const std::string& key);
 
 /// Reads a run folder, possibly while the run is in progress: a partial last line of metrics.jsonl
@@ -132,7 +132,7 @@ enum class AxisFormat { kPercent, kDecimal, kCount };
 /// A line of a chart.
 struct ChartSeries {
   std::string name;
-  int colour = 0;                  // one of eight; there are four dash patterns
+  int colour = 0;                  // 0 to 7; also selects one of four dash patterns
   std::vector<ChartPoint> points;  // sorted by x
   bool faint = false;              // drawn in the background, without a legend entry
 };
@@ -193,7 +193,8 @@ enum Activity : std::size_t {
 /// Seconds by activity.
 using ActivitySeconds = std::array<double, kActivities>;
 
-/// Returns the time of a run so far. Unmeasured parts of training steps count as compute.
+/// Returns how a run has spent its time. If compute was not measured, training time that is neither
+/// input nor communication counts as compute.
 ActivitySeconds seconds_of(const RunFiles& run);
 double total(std::span<const double> seconds);
 /// Returns a bar whose full width represents `full` seconds.
@@ -223,8 +224,8 @@ std::string escaped_class(const RunFiles& run, std::int64_t label);
 /// Returns the main hyperparameters as a sentence; "" if there is no config.
 std::string settings_sentence(const RunFiles& run);
 
-/// Returns a chart line with a point per record for one of its metrics. By default, x is the epoch
-/// for epoch records and the step for step records.
+/// Returns a chart line for one metric, with a point per record. By default, x is the epoch for
+/// epoch records and the step for step records.
 template <class Records, class Record, class Figure>
 ChartSeries series_of(const Records& records, std::string name, int colour, Figure Record::*figure,
                       std::int64_t Record::*x = std::is_same_v<Record, StepRecord>
