@@ -160,11 +160,10 @@ void Orientation::add_exif(Bytes exif) {
   if (!exif_) exif_ = orientation_tag(exif);
 }
 
-void Orientation::add_xmp(Bytes xmp) {
-  const std::string_view text = text_of(xmp);
+void Orientation::add_xmp(std::string_view xmp) {
   constexpr std::string_view kTag = "tiff:Orientation";
-  for (std::size_t at = text.find(kTag); at != text.npos; at = text.find(kTag, at + 1)) {
-    std::string_view rest = text.substr(at + kTag.size());
+  for (std::size_t at = xmp.find(kTag); at != xmp.npos; at = xmp.find(kTag, at + 1)) {
+    std::string_view rest = xmp.substr(at + kTag.size());
     for (const std::string_view sign : {"=\"", ">"}) {
       if (!rest.starts_with(sign) || rest.size() == sign.size()) continue;
       const char digit = rest[sign.size()];

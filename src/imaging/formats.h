@@ -23,7 +23,7 @@ extern const Codec kPng, kJpeg, kWebp, kBmp, kPnm;
 class Orientation {
  public:
   void add_exif(Bytes exif);
-  void add_xmp(Bytes xmp);
+  void add_xmp(std::string_view xmp);
   /// Returns 1 (upright) to 8.
   int value() const;
 

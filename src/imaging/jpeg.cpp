@@ -175,7 +175,7 @@ Header read_jpeg(Bytes bytes, const std::string& name) {
     }
     const Bytes content = bytes.subspan(at + 4, std::min(length - 2, bytes.size() - at - 4));
     if (marker == 0xE1 && has_text(content, 0, kExif)) orientation.add_exif(content);
-    if (marker == 0xE1 && has_text(content, 0, kXmp)) orientation.add_xmp(content);
+    if (marker == 0xE1 && has_text(content, 0, kXmp)) orientation.add_xmp(text_of(content));
     at += 2 + length;
   }
   if (header.components == 0)

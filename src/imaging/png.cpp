@@ -14,10 +14,6 @@ namespace {
 
 constexpr std::size_t kPngHeaderEnd = 33;  // signature, length, type, 13 bytes, checksum
 
-Bytes bytes_of(const std::string& text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
-
 /// Returns the text after the first `end`, or "".
 std::string_view after(std::string_view text, char end) {
   const std::size_t at = text.find(end);
@@ -44,16 +40,16 @@ std::optional<std::string> text_in(std::string_view type, std::string_view conte
   return text;
 }
 
-/// Decodes a raw profile, which has hexadecimal digits after three lines; "" if it is invalid.
-std::string parse_profile(std::string_view text) {
+/// Decodes a raw profile, which has hexadecimal digits after three lines; empty if it is invalid.
+std::vector<std::uint8_t> parse_profile(std::string_view text) {
   std::string digits(after(after(after(text, '\n'), '\n'), '\n'));
   std::erase_if(digits, [](char each) { return each == ' ' || each == '\n' || each == '\r'; });
-  std::string bytes;
+  std::vector<std::uint8_t> bytes;
   for (std::size_t at = 0; at + 1 < digits.size(); at += 2) {
     unsigned byte = 0;
     const char* end = &digits[at] + 2;
-    if (std::from_chars(&digits[at], end, byte, 16).ptr != end) return "";
-    bytes += static_cast<char>(byte);
+    if (std::from_chars(&digits[at], end, byte, 16).ptr != end) return {};
+    bytes.push_back(static_cast<std::uint8_t>(byte));
   }
   return bytes;
 }
@@ -63,7 +59,7 @@ void read_chunks(Bytes bytes, Header& header) {
   constexpr std::size_t kOverhead = 12;  // length, type, checksum
   Orientation orientation;
   bool has_exif = false;
-  std::string profile;  // EXIF data in a text chunk; eXIf has priority
+  std::vector<std::uint8_t> profile;  // EXIF data in a text chunk; eXIf has priority
   for (std::size_t at = kPngHeaderEnd; at + kOverhead <= bytes.size();) {
     const auto length = static_cast<std::size_t>(big_endian(bytes, at, 4));
     if (length > bytes.size() - at - kOverhead) break;
@@ -73,11 +69,11 @@ void read_chunks(Bytes bytes, Header& header) {
     if (type == "tRNS" || type == "gAMA") header.is_plain = false;
     if (type == "eXIf") orientation.add_exif(content);
     has_exif = has_exif || type == "eXIf";
-    if (const auto xmp = text("XML:com.adobe.xmp")) orientation.add_xmp(bytes_of(*xmp));
+    if (const auto xmp = text("XML:com.adobe.xmp")) orientation.add_xmp(*xmp);
     if (const auto exif = text("Raw profile type exif")) profile = parse_profile(*exif);
     at += kOverhead + length;
   }
-  if (!has_exif) orientation.add_exif(bytes_of(profile));
+  if (!has_exif) orientation.add_exif(profile);
   header.orientation = orientation.value();
   if (header.orientation != 1) header.is_plain = false;
 }

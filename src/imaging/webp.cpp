@@ -47,7 +47,7 @@ Header read_webp(Bytes bytes, const std::string& name) {
     if (length > bytes.size() - at - kChunkHeader) break;
     const Bytes content = bytes.subspan(at + kChunkHeader, length);
     if (has_text(bytes, at, "EXIF")) orientation.add_exif(content);
-    if (has_text(bytes, at, "XMP ")) orientation.add_xmp(content);
+    if (has_text(bytes, at, "XMP ")) orientation.add_xmp(text_of(content));
     at += kChunkHeader + length + length % 2;
   }
   return {Format::kWebp, features.height, features.width, features.has_alpha != 0 ? 4 : 3,
