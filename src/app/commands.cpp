@@ -367,8 +367,8 @@ void run_predictions(Worker& worker) {
   }
   warn_of_inverted(inverted, files.size() - unusable.size(), trained.value_or(0));
   if (unusable.empty()) return;
-  data::fail_data(fmt::format("{} of {} files cannot be read as images:\n  {}", unusable.size(),
-                              files.size(), fmt::join(unusable, "\n  ")));
+  data::fail_data("{} of {} files cannot be read as images:\n  {}", unusable.size(), files.size(),
+                  fmt::join(unusable, "\n  "));
 }
 
 void run_diagnosis(Worker& worker) {

@@ -65,11 +65,11 @@ std::string warning_about_splits(const data::ImageSource& pictures) {
 [[noreturn]] void refuse_one_class(const fs::path& folder, const std::string& name) {
   const fs::path inner = folder / name;
   const bool has_folders = std::ranges::any_of(paths_in(inner), is_folder);
-  data::fail_data(on_one_line(folder.string()) + ": contains pictures of only one class, " + name +
-                  (has_folders
-                       ? "; if its folders are the classes, use " + shell_word(program_as_typed()) +
-                             " init " + shell_word(inner.string())
-                       : "; put the pictures of each class into a separate folder"));
+  data::fail_data(
+      "{}: contains pictures of only one class, {}{}", on_one_line(folder.string()), name,
+      has_folders ? "; if its folders are the classes, use " + shell_word(program_as_typed()) +
+                        " init " + shell_word(inner.string())
+                  : "; put the pictures of each class into a separate folder");
 }
 
 // The choices.
@@ -352,7 +352,7 @@ PictureFolder open_picture_folder(const fs::path& folder) {
   pictures.survey = data::survey_pictures(*source, pictures.train);
   auto& unusable = pictures.survey.unusable;
   unusable.insert(unusable.end(), bad.skipped().begin(), bad.skipped().end());
-  if (pictures.survey.count == 0) data::fail_data(unusable.front());
+  if (pictures.survey.count == 0) data::fail_data("{}", unusable.front());
   return pictures;
 }
 

@@ -217,7 +217,7 @@ class ImageFolder : public PictureFiles {
     if (!is_plain_text(found.name) && (found.is_folder || is_picture)) {
       const std::string problem = display_path(relative / found.name) +
                                   ": its name contains control characters or invalid UTF-8";
-      if (found.is_folder) fail_data(problem + "; rename the folder");
+      if (found.is_folder) fail_data("{}; rename the folder", problem);
       return bad_.add(problem);
     }
     entries.push_back(std::move(found));
@@ -395,8 +395,8 @@ std::optional<std::int64_t> integer_of(const std::string& label) {
 
 class ImageList : public PictureFiles {
  public:
-  ImageList(const fs::path& file, ListKind kind, BadSamples& bad)
-      : PictureFiles(fs::absolute(file).parent_path(), bad), kind_(kind) {
+  ImageList(const fs::path& file, BadSamples& bad, bool is_test, std::optional<bool> named)
+      : PictureFiles(fs::absolute(file).parent_path(), bad), is_test_(is_test), named_(named) {
     name_ = on_one_line(file.string());
     const MappedFile content = MappedFile::open(file, ExitCode::kData);
     read_rows(CsvReader(text_of(content.bytes()), name_));
@@ -466,11 +466,11 @@ class ImageList : public PictureFiles {
   }
 
   Part part_of(const CsvReader& csv, const std::string& word) const {
-    if (kind_.is_test ? word == "test" : word == "train") return Part::kTrain;
-    if (!kind_.is_test && word == "validation") return Part::kValidation;
-    if (!kind_.is_test && word == "test") return Part::kTest;
+    if (is_test_ ? word == "test" : word == "train") return Part::kTrain;
+    if (!is_test_ && word == "validation") return Part::kValidation;
+    if (!is_test_ && word == "test") return Part::kTest;
     csv.fail("holdout is \"{}\"; expected {}", on_one_line(word),
-             kind_.is_test ? "test, since this list is the test set" : "train, validation or test");
+             is_test_ ? "test, since this list is the test set" : "train, validation or test");
   }
 
   /// Drops sample `last`, which is the same file as sample `first`. Fails if the two rows differ.
@@ -497,7 +497,7 @@ class ImageList : public PictureFiles {
       names.push_back(label);
       (integer_of(label) ? integer : word) = &label;
     }
-    const bool named = kind_.named.value_or(word != nullptr);
+    const bool named = named_.value_or(word != nullptr);
     if (!named && word != nullptr) {
       fail_data("{}: the label \"{}\" is not an integer, but all labels of the training set are",
                 name_, on_one_line(*word));
@@ -522,12 +522,13 @@ class ImageList : public PictureFiles {
 
   std::int32_t class_number(const std::string& label) const {
     const std::int64_t number = *integer_of(label);
-    if (number >= 0 && number < kMaxClasses) return static_cast<std::int32_t>(number);
+    if (number >= 0 && number < settings::kMaxClasses) return static_cast<std::int32_t>(number);
     fail_data("{}: label {} is out of range; class numbers are 0 to {}", name_, label,
-              kMaxClasses - 1);
+              settings::kMaxClasses - 1);
   }
 
-  ListKind kind_;
+  bool is_test_;
+  std::optional<bool> named_;
   // Used while rows are read:
   std::unordered_map<std::string, std::size_t> label_numbers_{};
   std::vector<std::uint32_t> lines_{};  // line of each sample
@@ -539,9 +540,9 @@ std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSample
   return std::make_shared<ImageFolder>(folder, bad);
 }
 
-std::shared_ptr<ImageSource> open_image_list(const fs::path& file, const ListKind& kind,
-                                             BadSamples& bad) {
-  return std::make_shared<ImageList>(file, kind, bad);
+std::shared_ptr<ImageSource> open_image_list(const fs::path& file, BadSamples& bad, bool is_test,
+                                             std::optional<bool> named) {
+  return std::make_shared<ImageList>(file, bad, is_test, named);
 }
 
 }  // namespace mnist_train::data

@@ -204,7 +204,7 @@ class IdxSource : public ImageSource {
                        counted(images_.shape()[0], "image"));
     }
     labels_ = reader.read_labels(max_classes);
-    classes_ = max_classes < kMaxClasses
+    classes_ = max_classes < settings::kMaxClasses
                    ? max_classes
                    : std::int64_t{*std::max_element(labels_.begin(), labels_.end())} + 1;
   }

@@ -233,7 +233,7 @@ struct NamedFiles {
   DataFormat format;
   std::vector<DataLocation> train_locations;
   DataLocation test_location;
-  std::int64_t max_classes = ImageSource::kMaxClasses;
+  std::int64_t max_classes = settings::kMaxClasses;
   std::vector<std::string> class_names{};
 };
 
@@ -265,11 +265,10 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
       return open_cifar(find_cifar_files(location, split));
     case DataFormat::kImageFolder:
       return open_image_folder(location.images, bad);
-    case DataFormat::kImageList: {
-      ListKind kind{split == SplitName::kTest};
-      if (trained_on != nullptr) kind.named = !trained_on->class_names().empty();
-      return open_image_list(location.images, kind, bad);
-    }
+    case DataFormat::kImageList:
+      return open_image_list(
+          location.images, bad, split == SplitName::kTest,
+          trained_on == nullptr ? std::nullopt : std::optional(!trained_on->class_names().empty()));
     case DataFormat::kLmdb:
       return open_lmdb(location.images, bad);
     case DataFormat::kSynthetic:
@@ -357,8 +356,8 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
 
 void require_few_classes(const ImageSource& source) {
   const std::int64_t classes = source.classes();
-  if (classes <= ImageSource::kMaxClasses) return;
-  const auto limit = fmt::format("; at most {} classes are supported", ImageSource::kMaxClasses);
+  if (classes <= settings::kMaxClasses) return;
+  const auto limit = fmt::format("; at most {} classes are supported", settings::kMaxClasses);
   if (source.class_names().empty()) fail_label(source, classes - 1, limit);
   fail_data("{}: has {} class folders{}", source.name(), classes, limit);
 }
@@ -555,7 +554,7 @@ Sources open_sources(const DataOptions& options, bool includes_test, const Datas
   const bool is_numbered_list =
       files.format == DataFormat::kImageList && sources.class_names.empty();
   if (files.format == DataFormat::kLmdb || is_numbered_list ||
-      (files.format == DataFormat::kIdx && files.max_classes == ImageSource::kMaxClasses)) {
+      (files.format == DataFormat::kIdx && files.max_classes == settings::kMaxClasses)) {
     require_few_gaps(sources);
   }
   if (sources.test_source) require_trained_classes(sources);

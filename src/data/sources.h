@@ -22,14 +22,10 @@ namespace fs = std::filesystem;
 using imaging::Bytes;
 using Buffer = std::vector<std::uint8_t>;
 
-[[noreturn]] inline void fail_data(const std::string& message) {
-  throw Error(ExitCode::kData, message);
-}
-/// Formats the message like fmt::format.
-template <class First, class... Rest>
-[[noreturn]] void fail_data(fmt::format_string<First, Rest...> format, First&& first,
-                            Rest&&... rest) {
-  fail_data(fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...));
+/// Throws Error(kData) with a message formatted by fmt::format.
+template <class... Values>
+[[noreturn]] void fail_data(fmt::format_string<Values...> message, Values&&... values) {
+  throw Error(ExitCode::kData, fmt::format(message, std::forward<Values>(values)...));
 }
 
 /// Channels and size of images, and whether images of another geometry are converted.
@@ -109,8 +105,6 @@ enum class Part : std::uint8_t { kTrain, kValidation, kTest };
 /// one geometry or encoded images, each with its own geometry.
 class ImageSource {
  public:
-  static constexpr std::int64_t kMaxClasses = settings::kMaxClasses;
-
   virtual ~ImageSource() = default;
 
   std::int64_t count() const { return static_cast<std::int64_t>(labels_.size()); }
@@ -330,7 +324,7 @@ IdxFile read_idx_file(const fs::path& path);
 /// classes is `max_classes`, by default the largest label + 1. Throws Error(kData) if counts
 /// differ, shapes are invalid, or a label is too large.
 std::shared_ptr<ImageSource> open_idx(const settings::DataLocation& files,
-                                      std::int64_t max_classes = ImageSource::kMaxClasses);
+                                      std::int64_t max_classes = settings::kMaxClasses);
 
 /// Opens CIFAR-10 binary batches (https://www.cs.toronto.edu/~kriz/cifar.html), in order: each
 /// record is a one-byte label from 0 to 9 and 3 x 32 x 32 bytes, the red, green and blue planes.
@@ -347,20 +341,16 @@ std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files);
 /// pictures next to class folders, and a folder without pictures.
 std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad);
 
-/// How to read a list of pictures.
-struct ListKind {
-  bool is_test = false;
-  std::optional<bool> named{};  // whether labels are names, not numbers; nullopt: detect
-};
-
 /// Reads a list of pictures: a CSV file (RFC 4180, UTF-8, with a header) with the columns `path` or
 /// `file_name` (relative to the list, or absolute), `label` and optionally `holdout` (train,
 /// validation, test). If all labels are integers, they are class numbers; otherwise, the sorted
 /// labels are the classes. Repeated rows are left out and counted; paths are compared in absolute,
 /// lexically normal form. Opens no pictures. Adds missing and empty files to `bad`. Throws
 /// Error(kData) with the line for a malformed row, a path with two labels or an unknown `holdout`.
-std::shared_ptr<ImageSource> open_image_list(const fs::path& file, const ListKind& kind,
-                                             BadSamples& bad);
+/// `is_test`: the list is the test set. `named`: whether labels are names, not numbers; nullopt:
+/// detect.
+std::shared_ptr<ImageSource> open_image_list(const fs::path& file, BadSamples& bad,
+                                             bool is_test = false, std::optional<bool> named = {});
 
 /// Opens a Caffe2 LMDB, given as its folder or file. Samples are in key order. Every record is
 /// parsed, but its image is not decoded. The number of classes is the largest label + 1. The

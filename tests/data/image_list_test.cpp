@@ -23,9 +23,10 @@ struct Pictures : TempFolder {
 };
 
 std::shared_ptr<ImageSource> open_list(const TempFolder& folder, const std::string& text,
-                                       ListKind kind = {}) {
-  return open_without_bad_samples(
-      [&](BadSamples& bad) { return open_image_list(folder.write("list.csv", text), kind, bad); });
+                                       bool is_test = false, std::optional<bool> named = {}) {
+  return open_without_bad_samples([&](BadSamples& bad) {
+    return open_image_list(folder.write("list.csv", text), bad, is_test, named);
+  });
 }
 
 TEST_CASE("lists are read according to RFC 4180") {
@@ -58,7 +59,7 @@ TEST_CASE("paths are absolute or relative to the list") {
   const auto list = open_image_list(
       folder.write("lists/one.csv",
                    "path,label\n../p/a.png,1\n" + (folder.path() / "p/b.png").string() + ",0\n"),
-      {}, bad);
+      bad);
   CHECK(text_in(*list, 0) == "picture");
   CHECK(list->path(0) == "../p/a.png");
   CHECK(list->sample_name(1) == (folder.path() / "p/b.png").string());
@@ -81,8 +82,8 @@ TEST_CASE("integers are class numbers, other labels are names") {
                 "label " + number);
   }
   // Labels of a test set are read in the same way as those of the training set.
-  CHECK(open_list(folder, "path,label\np/a.png,2\n", {true, true})->class_names() == Names{"2"});
-  CHECK_ERROR(open_list(folder, "path,label\np/a.png,x\n", {true, false}), ExitCode::kData,
+  CHECK(open_list(folder, "path,label\np/a.png,2\n", true, true)->class_names() == Names{"2"});
+  CHECK_ERROR(open_list(folder, "path,label\np/a.png,x\n", true, false), ExitCode::kData,
               "the label \"x\" is not an integer");
 }
 
@@ -143,7 +144,7 @@ TEST_CASE("a broken list is refused with the line of the error") {
     INFO(text);
     CHECK_ERROR(open_list(folder, text), ExitCode::kData, problem);
   }
-  CHECK_ERROR(open_list(folder, "path,label,holdout\np/a.png,x,train\n", {true}), ExitCode::kData,
+  CHECK_ERROR(open_list(folder, "path,label,holdout\np/a.png,x,train\n", true), ExitCode::kData,
               "expected test, since this list is the test set");
 }
 
@@ -151,7 +152,7 @@ TEST_CASE("on request, missing files are skipped") {
   const Pictures folder;
   BadSamples bad(true);
   const auto list =
-      open_image_list(folder.write("list.csv", "path,label\np/none.png,x\np/a.png,y\n"), {}, bad);
+      open_image_list(folder.write("list.csv", "path,label\np/none.png,x\np/a.png,y\n"), bad);
   CHECK(list->count() == 1);
   CHECK(list->class_names() == Names{"y"});
   REQUIRE(bad.skipped().size() == 1);
