@@ -109,8 +109,8 @@ void require_same_run(const Worker& worker, const std::string& source,
                       const data::Dataset& dataset) {
   const settings::RunConfig& config = worker.config;
   if (facts.data_hash != dataset.hash) {
-    const auto differences =
-        saved ? settings::data_differences(*saved, config) : std::vector<std::string>();
+    const auto differences = saved ? settings::config_differences(*saved, config, /*of_data=*/true)
+                                   : std::vector<std::string>();
     refuse_other_run(source,
                      differences.empty()
                          ? fmt::format("on different data: its config names the same data, so the "

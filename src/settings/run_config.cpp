@@ -283,29 +283,6 @@ std::string excerpt(const std::string& value, const std::string& other) {
   return shortened((begin > 0 ? "…" : "") + value.substr(begin), kMaxBytes);
 }
 
-/// Returns "KEY was OLD and is now NEW" for each differing key with this use.
-std::vector<std::string> differences_in(const RunConfig& before, const RunConfig& now,
-                                        KeyUse wanted) {
-  using nlohmann::json;
-  const Values old_values = values_of(json::parse(write_run_config(before, /*has_output=*/false)));
-  const Values new_values = values_of(json::parse(write_run_config(now, /*has_output=*/false)));
-  const auto text_in = [](const Values& values, const std::string& pointer) {
-    return values.contains(pointer) ? values.at(pointer) : "not set";
-  };
-  Values all = old_values;
-  all.insert(new_values.begin(), new_values.end());
-  std::vector<std::string> differences;
-  for (const auto& [pointer, unused] : all) {
-    const std::string was = text_in(old_values, pointer);
-    const std::string is = text_in(new_values, pointer);
-    const KeyUse use = use_of(pointer);
-    if (was == is || (use != wanted && use != kStepsAndSamples)) continue;
-    differences.push_back(replaced(pointer.substr(1), "/", ".") + " was " + excerpt(was, is) +
-                          " and is now " + excerpt(is, was));
-  }
-  return differences;
-}
-
 using Layers = std::vector<Node>;
 
 /// Returns the object at a pointer with at most one key, or null.
@@ -357,12 +334,27 @@ const std::vector<KnownKey>& config_keys() {
   return kKeys;
 }
 
-std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now) {
-  return differences_in(before, now, kSteps);
-}
-
-std::vector<std::string> data_differences(const RunConfig& before, const RunConfig& now) {
-  return differences_in(before, now, kSamples);
+std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now,
+                                            bool of_data) {
+  using nlohmann::json;
+  const KeyUse wanted = of_data ? kSamples : kSteps;
+  const Values old_values = values_of(json::parse(write_run_config(before, /*has_output=*/false)));
+  const Values new_values = values_of(json::parse(write_run_config(now, /*has_output=*/false)));
+  const auto text_in = [](const Values& values, const std::string& pointer) {
+    return values.contains(pointer) ? values.at(pointer) : "not set";
+  };
+  Values all = old_values;
+  all.insert(new_values.begin(), new_values.end());
+  std::vector<std::string> differences;
+  for (const auto& [pointer, unused] : all) {
+    const std::string was = text_in(old_values, pointer);
+    const std::string is = text_in(new_values, pointer);
+    const KeyUse use = use_of(pointer);
+    if (was == is || (use != wanted && use != kStepsAndSamples)) continue;
+    differences.push_back(replaced(pointer.substr(1), "/", ".") + " was " + excerpt(was, is) +
+                          " and is now " + excerpt(is, was));
+  }
+  return differences;
 }
 
 Node merge_layers(std::vector<Node> layers) {

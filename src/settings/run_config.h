@@ -107,10 +107,8 @@ std::string write_run_config(const RunConfig& config, bool has_output);
 std::string write_run_config_schema();
 
 /// Returns a string, such as "seed was 1 and is now 5", for each differing key that affects how
-/// steps are computed.
-std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now);
-
-/// Returns the same for keys that determine the samples of a run and their location.
-std::vector<std::string> data_differences(const RunConfig& before, const RunConfig& now);
+/// steps are computed or, with `of_data`, that determines the samples of a run and their location.
+std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now,
+                                            bool of_data = false);
 
 }  // namespace mnist_train::settings

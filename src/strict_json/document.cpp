@@ -27,17 +27,13 @@ namespace {
 constexpr const char* kStandardInput = "<stdin>";
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-[[noreturn]] void refuse(const std::string& name, const std::string& reason) {
-  throw Error(ExitCode::kConfig, on_one_line(name + ": " + reason));
-}
-
 /// Rejects a pipe whose writer neither writes nor closes it; waits for a terminal indefinitely.
 void wait_for_bytes(int fd, const std::string& name) {
   constexpr int kTimeout_s = 10;
   pollfd event{fd, POLLIN, 0};
   if (::poll(&event, 1, ::isatty(fd) == 1 ? -1 : 1000 * kTimeout_s) != 0) return;
-  refuse(name,
-         "received no data for " + std::to_string(kTimeout_s) + " s, but the pipe is still open");
+  refuse("{}: received no data for {} s, but the pipe is still open", on_one_line(name),
+         kTimeout_s);
 }
 
 std::string read_to_end(int fd, const std::string& name) {
@@ -49,7 +45,7 @@ std::string read_to_end(int fd, const std::string& name) {
     if (count == 0) break;
     if (count < 0) {
       if (errno == EINTR || errno == EAGAIN) continue;
-      refuse(name, std::string("cannot be read: ") + std::strerror(errno));
+      refuse("{}: cannot be read: {}", on_one_line(name), std::strerror(errno));
     }
     size += static_cast<std::size_t>(count);
   }
@@ -278,9 +274,9 @@ std::shared_ptr<const Source> load_source(const std::string& path) {
   const int fd = is_stdin ? STDIN_FILENO : opened.get();
   struct stat info {};
   if (fd < 0 || ::fstat(fd, &info) != 0) {
-    refuse(name, std::string("cannot be opened: ") + std::strerror(errno));
+    refuse("{}: cannot be opened: {}", on_one_line(name), std::strerror(errno));
   }
-  if (S_ISDIR(info.st_mode)) refuse(name, "is a folder; a config is a JSON file");
+  if (S_ISDIR(info.st_mode)) refuse("{}: is a folder; a config is a JSON file", on_one_line(name));
   const bool is_file = S_ISREG(info.st_mode);
   auto source = std::make_shared<Source>();
   source->name = name;

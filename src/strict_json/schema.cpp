@@ -242,7 +242,6 @@ Type<bool> boolean() {
             if (cursor.value().is_boolean()) return cursor.value().get<bool>();
             return cursor.add_mismatch("true or false");
           },
-          .write = [](const bool& value) { return Json(value); },
           .fragment = {{"type", "boolean"}}};
 }
 
@@ -253,7 +252,6 @@ Type<std::int64_t> integer(std::int64_t min, std::int64_t max) {
             return cursor.add_mismatch("an integer from " + std::to_string(min) + " to " +
                                        std::to_string(max));
           },
-          .write = [](const std::int64_t& value) { return Json(value); },
           .fragment = {{"type", "integer"}, {"minimum", min}, {"maximum", max}}};
 }
 
@@ -280,7 +278,6 @@ Type<std::string> text(const std::string& pattern, const std::string& expected) 
             if (is_short && std::regex_search(*text, std::regex(pattern))) return text;
             return cursor.add_mismatch(expected);
           },
-          .write = [](const std::string& value) { return Json(value); },
           .fragment = {{"type", "string"}, {"pattern", pattern}, {"maxLength", kMaxPatternText}}};
 }
 

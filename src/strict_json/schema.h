@@ -137,7 +137,7 @@ class JsonCursor {
 template <class T>
 struct Type {
   std::function<std::optional<T>(const JsonCursor&)> read{};  // nullopt if an error was added
-  std::function<Json(const T&)> write{};
+  std::function<Json(const T&)> write = [](const T& value) { return Json(value); };
   Json fragment{};               // JSON Schema of the value
   std::vector<KnownKey> keys{};  // of an object; groups are relative to it
 };

@@ -244,7 +244,7 @@ TEST_CASE("config differences list keys that affect the computation of a step, w
 
 TEST_CASE("data differences list only keys that determine the samples") {
   const auto data = [](const std::string& before, const std::string& now) {
-    return data_differences(read(before), read(now));
+    return config_differences(read(before), read(now), /*of_data=*/true);
   };
   CHECK(data(R"({"data": {"limit_train": 900}})",
              R"({"learning_rate": 1, "data": {"limit_train": 800, "limit_test": 7}})") ==
