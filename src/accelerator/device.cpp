@@ -22,7 +22,7 @@ std::atomic<launch::RankStatus*> waiting_status = nullptr;
 
 SharedLibrary load() {
   const std::string path = find_program_file(launch::kCudaModule).string();
-  SharedLibrary library(path.empty() ? launch::kCudaModule : path, SharedLibrary::Symbols::kShared);
+  SharedLibrary library(path.empty() ? launch::kCudaModule : path, /*exports=*/true);
   if (library.loaded()) return library;
   refuse(
       "cannot use a GPU: {}; scripts/setup --cuda installs LibTorch's CUDA libraries and builds "

@@ -110,13 +110,6 @@ bool has_extension(const fs::path& path, std::initializer_list<std::string_view>
   return std::ranges::count(extensions, path.extension().string()) > 0;
 }
 
-std::optional<std::int64_t> step_of(const std::string& name) {
-  const std::size_t begin = std::min(name.find_first_of("0123456789"), name.size());
-  std::int64_t step = 0;
-  std::from_chars(name.data() + begin, name.data() + name.size(), step);
-  return name == checkpoint_name(step) ? std::optional(step) : std::nullopt;
-}
-
 }  // namespace
 
 void throw_errno(ExitCode code, const fs::path& path, const char* action) {
@@ -420,7 +413,11 @@ std::vector<std::int64_t> saved_steps(const fs::path& folder) {
   std::vector<std::int64_t> steps;
   std::error_code error;
   for (const fs::path& path : paths_in(folder, &error)) {
-    if (const auto step = step_of(path.filename().string())) steps.push_back(*step);
+    const std::string name = path.filename().string();
+    const std::size_t begin = std::min(name.find_first_of("0123456789"), name.size());
+    std::int64_t step = 0;
+    std::from_chars(name.data() + begin, name.data() + name.size(), step);
+    if (name == checkpoint_name(step)) steps.push_back(step);
   }
   // If this were ignored, the run would silently start from scratch.
   if (error && error != std::errc::no_such_file_or_directory) {

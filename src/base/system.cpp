@@ -132,18 +132,13 @@ double total_memory(const fs::path& root) {
   return counter(root / "proc/meminfo", "MemTotal").value_or(0) * kKilobyte;
 }
 
-std::optional<rlim_t> soft_limit(__rlimit_resource resource) {
-  rlimit limit{};
-  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
-  return limit.rlim_cur;
-}
-
 std::string describe_limit(__rlimit_resource resource, const char* what, const char* option) {
-  const auto value = soft_limit(resource);
-  if (!value) return "";
-  const std::string limit =
-      resource == RLIMIT_NOFILE ? std::to_string(*value) : memory_text(static_cast<double>(*value));
-  return fmt::format("; raise the limit on {} (ulimit {} is {})", what, option, limit);
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  const std::string text = resource == RLIMIT_NOFILE
+                               ? std::to_string(limit.rlim_cur)
+                               : memory_text(static_cast<double>(limit.rlim_cur));
+  return fmt::format("; raise the limit on {} (ulimit {} is {})", what, option, text);
 }
 
 }  // namespace
@@ -270,9 +265,8 @@ fs::path find_program_file(const std::string& name) {
   return {};
 }
 
-SharedLibrary::SharedLibrary(const std::string& file, Symbols symbols)
-    : handle_(::dlopen(file.c_str(),
-                       RTLD_NOW | (symbols == Symbols::kShared ? RTLD_GLOBAL : RTLD_LOCAL))) {
+SharedLibrary::SharedLibrary(const std::string& file, bool exports)
+    : handle_(::dlopen(file.c_str(), RTLD_NOW | (exports ? RTLD_GLOBAL : RTLD_LOCAL))) {
   if (handle_ == nullptr) error_ = ::dlerror();
 }
 

@@ -102,12 +102,9 @@ std::filesystem::path find_program_file(const std::string& name);
 ///     if (const auto init = driver.find<int(unsigned)>("cuInit")) init(0);
 class SharedLibrary {
  public:
-  /// Whether the symbols are visible only through `find`, or also to libraries loaded later.
-  enum class Symbols { kPrivate, kShared };
-
-  /// Loads a library by its path, or by a name that the loader looks up. Does not throw: see
-  /// `loaded`.
-  explicit SharedLibrary(const std::string& file, Symbols symbols = Symbols::kPrivate);
+  /// Loads a library by its path, or by a name that the loader looks up. With `exports`, its
+  /// symbols are also visible to libraries loaded later. Does not throw: see `loaded`.
+  explicit SharedLibrary(const std::string& file, bool exports = false);
 
   bool loaded() const { return handle_ != nullptr; }
 

@@ -168,12 +168,6 @@ Finding check_libtorch(const OrderedJson& facts) {
                       "rebuild it (scripts/setup), or fix LD_LIBRARY_PATH");
 }
 
-Finding check_cuda(const OrderedJson& facts) {
-  return good("CUDA", fmt::format("runtime {}, NCCL {}; all GPUs work",
-                                  facts.at("runtime").get<std::string>(),
-                                  facts.at("nccl").get<std::string>()));
-}
-
 /// Starts real workers as a run does: two on CPUs, and one per GPU. They load LibTorch, connect,
 /// all-reduce tensors and report timings. Call launch::block_supervised_signals first.
 Findings check_workers(const settings::RunConfig& config, const Driver& driver) {
@@ -198,7 +192,10 @@ Findings check_workers(const settings::RunConfig& config, const Driver& driver) 
       [&] {
         const OrderedJson facts = diagnose(config, /*uses_gpus=*/true, gpus);
         if (gpus > 1) all_reduce = check_all_reduce(facts, gpus, "GPUs");
-        return check_cuda(facts.at("cuda"));
+        const OrderedJson& cuda = facts.at("cuda");
+        return good("CUDA", fmt::format("runtime {}, NCCL {}; all GPUs work",
+                                        cuda.at("runtime").get<std::string>(),
+                                        cuda.at("nccl").get<std::string>()));
       }));
   if (all_reduce) findings.push_back(std::move(*all_reduce));
   return findings;
@@ -270,6 +267,24 @@ void read_devices(const DriverLibrary& library, Driver& driver) {
   }
 }
 
+/// Queries this machine's driver.
+Driver examine_driver() {
+  Driver driver;
+  driver.kernel_version = first_line("/sys/module/nvidia/version").value_or("");
+  driver.gpus_on_bus = gpus_on_bus();
+  const DriverLibrary library;
+  driver.library = library.loaded();
+  if (!driver.library) return driver;
+  library.call("cuDriverGetVersion", &driver.cuda_version);
+  if (const int code = library.call("cuInit", 0U); code != 0) {
+    driver.error = library.error_text(code);
+    return driver;
+  }
+  if (driver.kernel_version.empty()) driver.kernel_version = nvml_driver_version();
+  read_devices(library, driver);
+  return driver;
+}
+
 /// Explains why the driver reports no GPU.
 Finding explain_no_gpu(const Driver& driver) {
   const auto finding = [](Verdict verdict, const std::string& text, const char* remedy) {
@@ -339,23 +354,6 @@ Finding check_run_folder(const settings::RunConfig& config) {
   return finding.with(free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
                       "a checkpoint needs up to 90 MB (resnet18 with momentum) and four are kept: "
                       "free some space, or lower checkpoint.keep");
-}
-
-Driver examine_driver() {
-  Driver driver;
-  driver.kernel_version = first_line("/sys/module/nvidia/version").value_or("");
-  driver.gpus_on_bus = gpus_on_bus();
-  const DriverLibrary library;
-  driver.library = library.loaded();
-  if (!driver.library) return driver;
-  library.call("cuDriverGetVersion", &driver.cuda_version);
-  if (const int code = library.call("cuInit", 0U); code != 0) {
-    driver.error = library.error_text(code);
-    return driver;
-  }
-  if (driver.kernel_version.empty()) driver.kernel_version = nvml_driver_version();
-  read_devices(library, driver);
-  return driver;
 }
 
 Findings check_gpus(const Driver& driver, const BuildInfo& build) {

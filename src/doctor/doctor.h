@@ -71,9 +71,6 @@ struct Driver {
   int gpus_on_bus = 0;         // NVIDIA display and 3D controllers on the PCI bus
 };
 
-/// Queries this machine's driver.
-Driver examine_driver();
-
 /// Checks the folder for runs: `output`, or runs/ in the working directory. Creates and deletes a
 /// file in it, or in its nearest existing parent folder.
 Finding check_run_folder(const settings::RunConfig& config);

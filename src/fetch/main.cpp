@@ -232,17 +232,13 @@ void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
   }
 }
 
-/// Returns whether a file exists and is correct.
-bool is_fetched(const fs::path& path, const settings::DatasetFile& file) {
-  if (!fs::exists(path)) return false;
-  const std::string problem = verify(path, file);
-  say(path.string(), problem.empty() ? " exists" : ": " + problem + "; fetching it again");
-  return problem.empty();
-}
-
 void fetch_file(const settings::DatasetFile& file, const fs::path& path,
                 const std::vector<std::string>& mirrors) {
-  if (is_fetched(path, file)) return;
+  if (fs::exists(path)) {
+    const std::string problem = verify(path, file);
+    say(path.string(), problem.empty() ? " exists" : ": " + problem + "; fetching it again");
+    if (problem.empty()) return;
+  }
   for (const std::string& mirror : mirrors) {
     const std::string url = mirror + (mirror.ends_with('/') ? "" : "/") + file.name;
     // Mirrors may differ in the compressed bytes, so each has its own part file.

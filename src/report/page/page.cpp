@@ -185,13 +185,6 @@ ClassCounts counts_of(const nlohmann::json& epoch, const std::string& where) {
   return counts;
 }
 
-/// Adds a line of metrics.jsonl with "event": "epoch".
-void add_epoch(const nlohmann::json& json, const std::string& where, RunFiles& run) {
-  RunEpoch& epoch = run.epochs.emplace_back(record_of<RunEpoch>(json));
-  epoch.seconds = record_of<TimeSplit>(value_in(json, "seconds"));
-  run.counts = counts_of(json, where);
-}
-
 /// Returns whether the URI is an inline base64 PNG or JPEG, which causes no network request.
 bool is_picture(std::string_view uri) {
   constexpr std::string_view kDigits =
@@ -361,7 +354,10 @@ RunFiles read_run(const fs::path& folder) {
                 [&](const auto& json, const auto& where) {
                   const std::string event = text_in(json, "event");
                   if (event == "step") run.steps.push_back(record_of<StepRecord>(json));
-                  if (event == "epoch") add_epoch(json, where, run);
+                  if (event != "epoch") return;
+                  RunEpoch& epoch = run.epochs.emplace_back(record_of<RunEpoch>(json));
+                  epoch.seconds = record_of<TimeSplit>(value_in(json, "seconds"));
+                  run.counts = counts_of(json, where);
                 });
   const double started = run.starts.empty() ? 0 : number_in(run.starts.back(), "time");
   run.seconds_since_start = run.live ? wall_clock_seconds() - started : 0;

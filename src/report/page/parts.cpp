@@ -239,11 +239,7 @@ std::string escape_html(std::string_view text) {
   std::string escaped;
   for (const char byte : escape_control_bytes(text)) {
     const std::size_t at = kSpecial.find(byte);
-    if (at == kSpecial.npos) {
-      escaped += byte;
-    } else {
-      escaped += kEntities[at];
-    }
+    escaped += at == kSpecial.npos ? std::string(1, byte) : kEntities[at];
   }
   return escaped;
 }
