@@ -313,7 +313,7 @@ InitialWeights published_weights(const fs::path& file) {
     settings::ModelOptions options;
     options.name = name;
     if (!settings::published_normalize(options)) continue;
-    if (like && like->name == name) {
+    if (like == name) {
       const network::ImageShape images{3, 224, 224, 2};
       const auto model = models::make_model(options, images, 0);
       checkpoint::load_weights(*model, {file, {settings::kHead}}, images);

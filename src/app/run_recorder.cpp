@@ -290,9 +290,9 @@ void RunRecorder::begin(const ResumedRun& resumed) {
   // Sinks are called in list order: the page reads the files of earlier sinks.
   const settings::ReportOptions& options = worker_.config.report;
   sinks_.push_back(report::record_files(folder, folder / worker_.config.accuracies_file,
-                                        resumed.facts.metrics_bytes));
+                                        resumed.facts.positions.metrics_bytes));
   if (options.tensorboard) {
-    sinks_.push_back(report::tensorboard_sink(folder, resumed.facts.event_bytes));
+    sinks_.push_back(report::tensorboard_sink(folder, resumed.facts.positions.event_bytes));
   }
   sinks_.push_back(report::console_sink(console_setup(worker_, trainer_)));
   if (options.html) sinks_.push_back(report::page_sink(folder));
@@ -318,9 +318,9 @@ void RunRecorder::for_each_sink(const Call& call) {
   });
 }
 
-report::LogPositions RunRecorder::log_positions() const {
+LogPositions RunRecorder::log_positions() const {
   if (before_partial_epoch_) return *before_partial_epoch_;
-  report::LogPositions positions;
+  LogPositions positions;
   for (const auto& sink : sinks_) sink->add_position(positions);
   return positions;
 }

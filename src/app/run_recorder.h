@@ -35,7 +35,7 @@ class StateSaver {
   bool is_snapshot_due() { return memory_ && memory_->is_planned(++snapshot_point_); }
   /// Restores rank 0's trainer from the newest snapshot, if an earlier attempt left one at least as
   /// new as the newest checkpoint. Also writes a checkpoint that the lost process did not finish.
-  std::optional<checkpoint::SnapshotFacts> restore_snapshot();
+  std::optional<LogPositions> restore_snapshot();
   /// Writes that snapshot, if any, as a checkpoint. Throws Error(kCheckpoint).
   void save_snapshot();
 
@@ -49,10 +49,10 @@ class StateSaver {
   void note_resumed();
 
   /// Takes a snapshot and, if `is_checkpoint`, a checkpoint. Throws like `save_checkpoint`.
-  void save(const report::LogPositions& positions, bool is_checkpoint);
+  void save(const LogPositions& positions, bool is_checkpoint);
   /// Takes a checkpoint unless there is already one of this step. Throws Error(kCheckpoint) if the
   /// previous one could not be written.
-  void save_checkpoint(const report::LogPositions& positions);
+  void save_checkpoint(const LogPositions& positions);
   /// Throws Error(kCheckpoint) if the last checkpoint could not be written; does not wait.
   void check() { writer_.check(); }
   /// Waits until the last checkpoint is on disk. Throws Error(kCheckpoint).
@@ -135,7 +135,7 @@ class RunRecorder {
   void refresh_report();
   /// Returns the lengths of the append-only files, for a checkpoint. If the run ended within an
   /// epoch, they exclude that epoch's record, which a longer run writes again.
-  report::LogPositions log_positions() const;
+  LogPositions log_positions() const;
 
   /// Called after the last epoch: writes the model and the final summary, and prints the result.
   /// Collective.
@@ -165,7 +165,7 @@ class RunRecorder {
   double refreshed_s_;
   double refresh_seconds_ = 0;  // of all refreshes
   double report_seconds_ = 0;   // in sinks, since the last epoch record
-  std::optional<report::LogPositions> before_partial_epoch_;
+  std::optional<LogPositions> before_partial_epoch_;
 };
 
 }  // namespace mnist_train::app

@@ -217,8 +217,7 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
     // written when a process was lost.
     const train::Progress& progress = trainer.progress();
     resumed.path = "memory";
-    resumed.facts.metrics_bytes = snapshot->metrics_bytes;
-    resumed.facts.event_bytes = snapshot->event_bytes;
+    resumed.facts.positions = *snapshot;
     spdlog::info("resuming from memory: epoch {}, step {}", progress.epoch + 1, progress.step);
     mark_best(worker, progress);
   } else if (const auto found = find_checkpoint(worker)) {
@@ -273,15 +272,14 @@ void StateSaver::plan_snapshot() {
   if (monotonic_seconds() - snapshot_taken_s_ >= interval_s) memory_->plan(snapshot_point_ + 1);
 }
 
-std::optional<checkpoint::SnapshotFacts> StateSaver::restore_snapshot() {
+std::optional<LogPositions> StateSaver::restore_snapshot() {
   if (!memory_ || !worker_.job.after_restart) return std::nullopt;
   const auto saved = saved_steps(worker_.run_folder / files::kCheckpoints);
   const std::vector<std::int64_t> steps = memory_->steps();
   for (const std::int64_t step : steps) {
     if (!memory_->is_checkpoint(step) || std::ranges::binary_search(saved, step)) continue;
     if (!saved.empty() && step < saved.back()) continue;
-    const auto facts = memory_->restore(trainer_, step);
-    save_checkpoint({facts.metrics_bytes, facts.event_bytes});
+    save_checkpoint(memory_->restore(trainer_, step));
   }
   if (steps.empty() || (!saved.empty() && steps.back() < saved.back())) return std::nullopt;
   return memory_->restore(trainer_, steps.back());
@@ -289,10 +287,10 @@ std::optional<checkpoint::SnapshotFacts> StateSaver::restore_snapshot() {
 
 void StateSaver::save_snapshot() {
   if (!worker_.is_rank0()) return;
-  const auto facts = restore_snapshot();
-  if (facts && !path_exists(checkpoints_of(worker_).path_of(trainer_.progress().step))) {
+  const auto positions = restore_snapshot();
+  if (positions && !path_exists(checkpoints_of(worker_).path_of(trainer_.progress().step))) {
     note_resumed();
-    save_checkpoint({facts->metrics_bytes, facts->event_bytes});
+    save_checkpoint(*positions);
   }
   wait();
 }
@@ -326,11 +324,9 @@ void StateSaver::note_resumed() {
   if (is_extra) extra_step_ = progress.best_step;
 }
 
-void StateSaver::save(const report::LogPositions& positions, bool is_checkpoint) {
+void StateSaver::save(const LogPositions& positions, bool is_checkpoint) {
   if (memory_) {
-    const double seconds = duration_s([&] {
-      memory_->take(trainer_, {positions.metrics_bytes, positions.event_bytes}, is_checkpoint);
-    });
+    const double seconds = duration_s([&] { memory_->take(trainer_, positions, is_checkpoint); });
     snapshot_taken_s_ = monotonic_seconds();
     if (++snapshots_ > kUntimedSnapshots && (min_snapshot_s_ == 0 || seconds < min_snapshot_s_))
       min_snapshot_s_ = seconds;
@@ -346,7 +342,7 @@ void StateSaver::timed_on_rank0(const Work& work) {
   seconds_ += duration_s(work);
 }
 
-void StateSaver::save_checkpoint(const report::LogPositions& positions) {
+void StateSaver::save_checkpoint(const LogPositions& positions) {
   const train::Progress& progress = trainer_.progress();
   if (saved_step_ == progress.step) return;
   timed_on_rank0([&] {
@@ -355,8 +351,7 @@ void StateSaver::save_checkpoint(const report::LogPositions& positions) {
         settings::write_run_config(worker_.config, /*has_output=*/false),
         dataset_.hash,
         worker_.identity.world_size,
-        positions.metrics_bytes,
-        positions.event_bytes,
+        positions,
         worker_.job.restarts,
         {images.channels, images.height, images.width, images.classes},
         dataset_.class_names};

@@ -196,6 +196,13 @@ inline constexpr const char* kBestCheckpoint = "best.safetensors";
 /// if its seal is intact; nothing if there is neither. Throws like `saved_steps`.
 std::optional<std::filesystem::path> newest_intact_checkpoint(const std::filesystem::path& folder);
 
+/// Lengths of a run's append-only files. Stored in checkpoints and snapshots so that a resumed run
+/// can truncate the files.
+struct LogPositions {
+  std::int64_t metrics_bytes = 0;  // of metrics.jsonl
+  std::int64_t event_bytes = 0;    // of TensorBoard's event file; 0 if there is none
+};
+
 /// A safetensors file (https://github.com/huggingface/safetensors) begins with the length of its
 /// header, as a little-endian integer of this size.
 inline constexpr std::size_t kSafetensorsLengthBytes = 8;

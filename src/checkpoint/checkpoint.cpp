@@ -119,8 +119,8 @@ template <class Facts, class Visit>
 void for_each_fact(Facts& facts, const Visit& visit) {
   visit("/data_hash", facts.data_hash);
   visit("/world_size", facts.world_size);
-  visit("/metrics_bytes", facts.metrics_bytes);
-  visit("/event_bytes", facts.event_bytes);
+  visit("/metrics_bytes", facts.positions.metrics_bytes);
+  visit("/event_bytes", facts.positions.event_bytes);
   visit("/restarts", facts.restarts);
   visit("/images/channels", facts.images.channels);
   visit("/images/height", facts.images.height);

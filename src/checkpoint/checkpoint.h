@@ -17,7 +17,6 @@
 #include "comm/communicator.h"
 #include "models/model.h"
 #include "settings/model_options.h"
-#include "settings/train_options.h"
 #include "train/trainer.h"
 
 namespace mnist_train::checkpoint {
@@ -65,8 +64,7 @@ struct RunFacts {
   std::string config;  // the effective config as JSON, without `output`
   std::string data_hash;
   int world_size = 1;
-  std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when the checkpoint was taken
-  std::int64_t event_bytes = 0;    // length of the TensorBoard file; 0 if there is none
+  LogPositions positions;  // when the checkpoint was taken
   std::int64_t restarts = 0;
   network::ImageShape images;              // of the data, before any augmentation
   std::vector<std::string> class_names{};  // by label; empty if the data has none
@@ -156,12 +154,6 @@ struct FoundCheckpoint {
 /// warning for each newer one that is damaged. Throws Error(kCheckpoint) if all are damaged.
 std::optional<FoundCheckpoint> newest_valid(const std::filesystem::path& folder);
 
-/// A snapshot's content other than the trainer's state.
-struct SnapshotFacts {
-  std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when the snapshot was taken
-  std::int64_t event_bytes = 0;    // length of the TensorBoard file; 0 if there is none
-};
-
 /// Snapshots of the training state of the ranks on one host, in an in-memory file that the launcher
 /// keeps across restarts: the newest two, and the newest one that is also written as a checkpoint.
 /// Each rank writes its part of the weights and optimizer state (rank 0 also writes buffers and
@@ -183,17 +175,17 @@ class SnapshotMemory {
   bool is_planned(std::int64_t moment) const;
 
   /// Writes this rank's part of the trainer's state. All ranks must call it after the same step,
-  /// and none may call it again before all have returned. Only rank 0's `facts` are stored.
+  /// and none may call it again before all have returned. Only rank 0's `positions` are stored.
   /// `is_checkpoint`: whether a checkpoint of the same step is written too; it must be the same on
   /// all ranks. Throws Error(kRunFailed).
-  void take(const train::Trainer& trainer, const SnapshotFacts& facts, bool is_checkpoint);
+  void take(const train::Trainer& trainer, const LogPositions& positions, bool is_checkpoint);
 
   /// Returns the steps of the snapshots that all ranks have sealed, ascending.
   std::vector<std::int64_t> steps() const;
   /// Returns whether the snapshot of `step` was taken with `is_checkpoint` set.
   bool is_checkpoint(std::int64_t step) const;
   /// Restores the trainer's state from the snapshot of `step`, on this rank only.
-  SnapshotFacts restore(train::Trainer& trainer, std::int64_t step) const;
+  LogPositions restore(train::Trainer& trainer, std::int64_t step) const;
 
  private:
   struct Plan;
@@ -237,16 +229,10 @@ std::set<std::string> load_weights(models::Model& model, const settings::Weights
 /// "_orig_mod." if all names have them. Throws Error(kCheckpoint).
 NamedTensors read_weights(const std::filesystem::path& path);
 
-/// The built-in network to which the weights in a file belong.
-struct KnownNetwork {
-  settings::ModelName name = settings::ModelName::kNet;
-  std::int64_t classes = 0;  // outputs of the file's head
-};
-
 /// Returns the built-in network whose tensors are most like the file's, ignoring the size of the
 /// head; nullopt if none is similar. `images`: input shape of networks without published weights.
-std::optional<KnownNetwork> network_like(const NamedTensors& file,
-                                         const network::ImageShape& images);
+std::optional<settings::ModelName> network_like(const NamedTensors& file,
+                                                const network::ImageShape& images);
 
 /// Returns the facts about the run that wrote a checkpoint; nullopt if the file contains only
 /// weights. Throws Error(kCheckpoint).

@@ -114,7 +114,7 @@ void SnapshotMemory::plan(std::int64_t moment) { plan_->moment = moment; }
 
 bool SnapshotMemory::is_planned(std::int64_t moment) const { return plan_->moment == moment; }
 
-void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& facts,
+void SnapshotMemory::take(const train::Trainer& trainer, const LogPositions& positions,
                           bool is_checkpoint) {
   const at::NoGradGuard no_grad;
   int slot = 0;
@@ -134,8 +134,8 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
     // long.
     const std::vector<std::uint8_t> bytes =
         nlohmann::json::to_msgpack({{"progress", progress_to_json(trainer.progress())},
-                                    {"metrics_bytes", facts.metrics_bytes},
-                                    {"event_bytes", facts.event_bytes}});
+                                    {"metrics_bytes", positions.metrics_bytes},
+                                    {"event_bytes", positions.event_bytes}});
     if (bytes.size() > kMaxFactsBytes) return;  // no seal: the run continues without this snapshot
     write(bytes.data(), bytes.size(), 0);
     local_seal.facts_bytes = bytes.size();
@@ -152,7 +152,7 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   local_seal.step = trainer.progress().step;
 }
 
-SnapshotFacts SnapshotMemory::restore(train::Trainer& trainer, std::int64_t step) const {
+LogPositions SnapshotMemory::restore(train::Trainer& trainer, std::int64_t step) const {
   const int slot = slot_of(step);
   const auto mapped = map_shared(fd_, slot_bytes_, PROT_READ, kMemory, begin_of(slot));
   const std::span<const std::uint8_t> packed(mapped.get(), seal(slot, 0).facts_bytes);

@@ -142,14 +142,14 @@ std::vector<std::string> wrong_names(const Match& match) {
 }
 
 /// Returns the built-in network that the file's weights belong to, if the model is a different one.
-std::optional<KnownNetwork> other_network(const models::Model& model, const Match& match,
-                                          const std::vector<std::string>& wrong,
-                                          const network::ImageShape& images) {
+std::optional<settings::ModelName> other_network(const models::Model& model, const Match& match,
+                                                 const std::vector<std::string>& wrong,
+                                                 const network::ImageShape& images) {
   if (wrong.empty() && match.others.empty()) return std::nullopt;
   const auto like = network_like(match.file(), images);
   if (!like) return std::nullopt;
   const auto model_network = network_like(model_tensors(model), images);
-  const bool differs = model_network ? like->name != model_network->name
+  const bool differs = model_network ? *like != *model_network
                                      : 2 * wrong.size() > match.wanted.size() ||
                                            2 * match.others.size() > match.wanted.size();
   return differs ? like : std::nullopt;
@@ -157,12 +157,12 @@ std::optional<KnownNetwork> other_network(const models::Model& model, const Matc
 
 /// Returns advice on how to load the file; "" if there is none.
 std::string advice(const models::Model& model, const Match& match, std::vector<std::string> wrong,
-                   const std::optional<KnownNetwork>& other,
+                   const std::optional<settings::ModelName>& other,
                    const settings::WeightsOptions& weights, const network::ImageShape& images,
                    bool starts_run) {
   if (other) {
     return fmt::format("\nthese look like weights of {0}; set \"model\": {{\"name\": \"{0}\"}}",
-                       settings::name_of(other->name));
+                       settings::name_of(*other));
   }
   const bool differs = 2 * wrong.size() > match.wanted.size();
   const std::string prefix = find_prefix(match.others, match.wanted, /*any=*/true);
@@ -281,13 +281,13 @@ NamedTensors read_weights(const fs::path& path) {
   return std::move(file.tensors);
 }
 
-std::optional<KnownNetwork> network_like(const NamedTensors& file,
-                                         const network::ImageShape& images) {
+std::optional<settings::ModelName> network_like(const NamedTensors& file,
+                                                const network::ImageShape& images) {
   constexpr double kMinSimilarity = 0.75;
   constexpr std::int64_t kPublishedSide = 224;
   const auto counts = [](const std::string& name) { return !name.ends_with(kBatchCount); };
   const auto size = std::ranges::count_if(file, counts, &NamedTensors::value_type::first);
-  std::optional<KnownNetwork> best;
+  std::optional<settings::ModelName> best;
   double best_similarity = kMinSimilarity;
   for (const settings::ModelName candidate : settings::all_models()) {
     settings::ModelOptions options;
@@ -322,8 +322,7 @@ std::optional<KnownNetwork> network_like(const NamedTensors& file,
           static_cast<double>(matching) / static_cast<double>(std::max(model_size, size));
       if (similarity < best_similarity) continue;
       best_similarity = similarity;
-      const at::Tensor* last = find_named(renamed, prefix + model->named_parameters().back().key());
-      best = {candidate, last == nullptr || last->dim() == 0 ? 0 : last->size(0)};
+      best = candidate;
     } catch (const ConfigKeyError&) {  // the images are too small for it
     }
   }

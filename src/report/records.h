@@ -257,13 +257,6 @@ void write_accuracies(const fs::path& path, const std::vector<double>& accuracie
 /// Returns the length of the list in an accuracies file, or 0 if there is none.
 std::size_t count_accuracies(const fs::path& path);
 
-/// Lengths of a run's append-only files. Stored in checkpoints so that a resumed run can truncate
-/// the files.
-struct LogPositions {
-  std::int64_t metrics_bytes = 0;
-  std::int64_t event_bytes = 0;  // of TensorBoard's event file; 0 if there is none
-};
-
 /// Progress of a run.
 struct StepPosition {
   std::int64_t epoch = 0;          // from 1

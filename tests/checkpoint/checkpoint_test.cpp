@@ -22,7 +22,7 @@ using settings::TrainOptions;
 using namespace testing;
 
 constexpr const char* kStateKey = "mnist-train.state";
-const RunFacts kFacts{R"({"epochs":3})", "xxh3-128:data", 2, 1234, 567, 1, {3, 20, 24, 7}};
+const RunFacts kFacts{R"({"epochs":3})", "xxh3-128:data", 2, {1234, 567}, 1, {3, 20, 24, 7}};
 
 TrainOptions options_with(OptimizerName optimizer, double momentum) {
   TrainOptions options = testing::small_run();
@@ -118,9 +118,9 @@ TEST_CASE("the facts about the run survive a round trip") {
   written.class_names = {"cat", "dog"};  // only some data sets have names
   const TensorFile file = through_file(snapshot(rig.trainer, written));
   const auto all = [](const RunFacts& of) {
-    return std::tie(of.config, of.data_hash, of.world_size, of.metrics_bytes, of.event_bytes,
-                    of.restarts, of.images.channels, of.images.height, of.images.width,
-                    of.images.classes, of.class_names);
+    return std::tie(of.config, of.data_hash, of.world_size, of.positions.metrics_bytes,
+                    of.positions.event_bytes, of.restarts, of.images.channels, of.images.height,
+                    of.images.width, of.images.classes, of.class_names);
   };
   CHECK((all(checkpoint_facts(file, "file")) == all(written)));
   CHECK(is_checkpoint(file));
