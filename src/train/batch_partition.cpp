@@ -1,7 +1,5 @@
 #include "train/batch_partition.h"
 
-#include <ATen/ops/tensor.h>
-
 #include <algorithm>
 #include <numeric>
 
@@ -96,13 +94,13 @@ class ThroughputPartition : public BatchPartition {
   }
 
   void update(const at::Tensor& statistics, const std::vector<std::int64_t>& samples) override {
-    if (++steps_ <= kWarmUpSteps) return;  // the first step allocates memory and selects kernels
+    if (++measured_ <= 0) return;  // the first step allocates memory and selects kernels
     const at::Tensor busy_s = accelerator::to_host(statistics).to(at::kDouble);
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       busy_s_[rank] += busy_s.const_data_ptr<double>()[rank];
       samples_[rank] += static_cast<double>(samples[rank]);
     }
-    if (++measured_ < (decided_ ? kWindow : kFirstWindow)) return;
+    if (measured_ < (decided_ ? kWindow : kFirstWindow)) return;
     decide();
     measured_ = 0;
     std::fill(busy_s_.begin(), busy_s_.end(), 0);
@@ -110,7 +108,6 @@ class ThroughputPartition : public BatchPartition {
   }
 
  private:
-  static constexpr int kWarmUpSteps = 1;
   static constexpr int kFirstWindow = 4;  // steps
   static constexpr int kWindow = 16;
   // Kernel libraries redo their set-up for each new shard size; a smaller gain would not repay it.
@@ -144,8 +141,7 @@ class ThroughputPartition : public BatchPartition {
   double work_begin_s_ = 0;
   std::vector<double> busy_s_;   // per rank in this window
   std::vector<double> samples_;  // per rank in this window
-  int steps_ = 0;
-  int measured_ = 0;
+  int measured_ = -1;            // steps in this window; -1: no step has run yet
   bool decided_ = false;
 };
 
@@ -170,10 +166,6 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
     return std::make_unique<ThroughputPartition>(communicator, device);
   }
   return std::make_unique<BatchPartition>(begins, communicator.rank());
-}
-
-at::Tensor ClassWeights::to_tensor(at::Device device) const {
-  return accelerator::to_device(at::tensor(weights_), device);
 }
 
 void ClassWeights::begin_epoch(const BatchPartition& partition, std::int64_t seed,

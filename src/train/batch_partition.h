@@ -87,8 +87,6 @@ class ClassWeights {
   ClassWeights(std::vector<float> weights, const loader::BatchSource& images)
       : weights_(std::move(weights)), images_(images) {}
 
-  /// Returns the class weights on a device, [classes] f32.
-  at::Tensor to_tensor(at::Device device) const;
   /// Looks up the weights of an epoch's samples, in the partition's sample orders.
   void begin_epoch(const BatchPartition& partition, std::int64_t seed, std::int64_t epoch);
   /// Returns the factor for the class weights in a step: its number of samples divided by the sum

@@ -282,7 +282,12 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
   const auto sum = on_host ? averager.deferred_sum() : comm::DeferredSum{};
   bool finite = true;
   for (const UpdateSpan& span : spans_) {
-    kernels::WeightUpdate update = update_of(span, typed_rates);
+    kernels::WeightUpdate update = span.update;
+    update.learning_rate = typed_rates.select(0, 0);
+    if (span.learning_rate_factor != 1) {
+      update.learning_rate = update.learning_rate * span.learning_rate_factor;
+    }
+    if (ema_ != nullptr) update.average_weight = typed_rates.select(0, 1);
     update.check = check;
     if (has_kernel) {
       kernels::update_weights(update, span.rule);
@@ -295,17 +300,6 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
   }
   if (ema_ != nullptr) ema_->update_buffers(rates.select(0, 1));
   return finite;
-}
-
-/// Returns the update of a span with the step's rates filled in.
-kernels::WeightUpdate Optimizer::update_of(const UpdateSpan& span, const at::Tensor& rates) const {
-  kernels::WeightUpdate update = span.update;
-  update.learning_rate = rates.select(0, 0);
-  if (span.learning_rate_factor != 1) {
-    update.learning_rate = update.learning_rate * span.learning_rate_factor;
-  }
-  if (ema_ != nullptr) update.average_weight = rates.select(0, 1);
-  return update;
 }
 
 /// Clips like torch.nn.utils.clip_grad_norm_, without reading the norm back from a GPU. The return

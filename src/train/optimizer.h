@@ -105,7 +105,7 @@ class Optimizer {
   struct UpdateSpan {
     comm::Slice slice;  // of all values
     double learning_rate_factor;
-    kernels::WeightUpdate update;  // the tensors; `update_of` adds the rates
+    kernels::WeightUpdate update;  // the tensors; `Optimizer::update` adds the rates
     kernels::UpdateRule rule;
   };
 
@@ -114,7 +114,6 @@ class Optimizer {
     const at::Device device = parameters_.values().device();
     return device.is_cpu() && !kernels::are_used(device);
   }
-  kernels::WeightUpdate update_of(const UpdateSpan& span, const at::Tensor& rates) const;
   bool clip_gradients(const at::Tensor& check);
 
   settings::TrainOptions options_;

@@ -22,14 +22,6 @@ double anneal(double begin, double end, double progress) {
 
 }  // namespace
 
-StepSums& operator+=(StepSums& sums, const StepSums& more) {
-  sums.loss += more.loss;
-  sums.correct += more.correct;
-  sums.samples += more.samples;
-  sums.stop_requests += more.stop_requests;
-  return sums;
-}
-
 ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress& progress,
                            std::int64_t samples, std::int64_t samples_per_step) {
   const std::int64_t per_epoch = data::steps_per_epoch(samples, samples_per_step);

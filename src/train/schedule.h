@@ -15,8 +15,6 @@ struct StepSums {
   double stop_requests = 0;  // ranks that were asked to stop; NaN: see `StepLog::update_check`
 };
 
-StepSums& operator+=(StepSums& sums, const StepSums& more);
-
 /// The state of the `plateau` schedule.
 struct PlateauState {
   double best_loss = -1;        // below 0: none yet

@@ -86,7 +86,10 @@ std::span<const FinishedStep> StepLog::synchronize(StepSums& sums) {
     FinishedStep& step = finished_.emplace_back(unfinished_.at(static_cast<std::size_t>(i)));
     step.sums = to_sums(rows_.select(0, i));
     step.finished_s = begin_s_ + step_s * static_cast<double>(i + 1);
-    sums += step.sums;
+    sums.loss += step.sums.loss;
+    sums.correct += step.sums.correct;
+    sums.samples += step.sums.samples;
+    sums.stop_requests += step.sums.stop_requests;
   }
   const std::size_t count = unfinished_.size();
   unfinished_.clear();

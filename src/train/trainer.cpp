@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/utils.h>
 
@@ -98,7 +99,8 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
                          ? nullptr
                          : std::make_unique<ClassWeights>(setup.class_weights, images)),
       step_(options, computing_model(), parameters_, *partition_, *averager_, optimizer_, log_,
-            class_weights_ ? class_weights_->to_tensor(device_) : at::Tensor()),
+            class_weights_ ? accelerator::to_device(at::tensor(setup.class_weights), device_)
+                           : at::Tensor()),
       schedule_(options, steps_per_epoch(),
                 schedule_span(options, {}, images.count(), samples_per_step())),
       run_ahead_limit_(device_, kEagerStepsAhead),

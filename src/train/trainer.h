@@ -89,7 +89,6 @@ class Trainer {
   /// Returns the bf16 copy of the evaluated model, with rounded weights; null if there is none.
   models::Model* bf16_copy() { return ema_ ? nullptr : bf16_copy_.get(); }
   /// Returns the trained model, with fp32 weights.
-  models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }
   const FlatParameters& parameters() const { return parameters_; }
   Optimizer& optimizer() { return optimizer_; }
