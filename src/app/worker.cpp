@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -50,7 +49,7 @@ std::atomic<bool> recording = false;
 /// the run to stop and resume later, takes effect only after `record_stop_signals`.
 void end_on_stop_signals(bool trains) {
   // Shells start background processes with SIGINT ignored, but a SIGINT sent to them is deliberate.
-  for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
+  for (const int signal : launch::stop_signals()) ::signal(signal, SIG_DFL);
   // No handler may run on a compute thread: while oneDNN multiplies matrices, the stack pointer
   // points into the heap, so a handler's frame would corrupt memory. Threads created later inherit
   // the mask.

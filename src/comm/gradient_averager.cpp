@@ -222,13 +222,6 @@ class BucketedAverager : public GradientAverager {
     }
   };
 
-  /// A bucket's sums, [n] in the type in which they are sent, and the flat gradients that receive
-  /// them.
-  struct BucketSums {
-    at::Tensor summed;
-    std::vector<at::Tensor> views;
-  };
-
   /// Sums the gradients of a bucket over all batches of the step and all ranks. The Reducer then
   /// rounds the sums and copies them to the parameters' gradients, which `take_sums` replaces.
   c10::intrusive_ptr<c10::ivalue::Future> all_reduce(c10d::GradBucket& bucket) {
@@ -239,7 +232,7 @@ class BucketedAverager : public GradientAverager {
     const at::Tensor sums = bucket.getBufferRef().to(at::kFloat);
     if (accumulating_) at::_foreach_add_(tensors_in(sums, views), views);
     std::vector<at::Tensor> sent{sent_type_ ? sums.to(*sent_type_) : sums};
-    bucket_sums_.push_back({sent.front(), std::move(views)});
+    bucket_sums_.emplace_back(sent.front(), std::move(views));
     return communicator_.process_group()->allreduce(sent)->getFuture();
   }
 
@@ -261,8 +254,10 @@ class BucketedAverager : public GradientAverager {
   bool keep_bucket_order_;
   std::optional<at::ScalarType> sent_type_;                       // of compressed gradients
   std::unordered_map<const c10::TensorImpl*, at::Tensor> views_;  // by parameter
-  bool accumulating_ = false;            // whether the step had earlier batches
-  std::vector<BucketSums> bucket_sums_;  // of the step
+  bool accumulating_ = false;  // whether the step had earlier batches
+  // Of the step: each bucket's sums, [n] in the type in which they are sent, and the flat gradients
+  // that receive them.
+  std::vector<std::pair<at::Tensor, std::vector<at::Tensor>>> bucket_sums_;
   std::unique_ptr<c10d::Reducer> reducer_;
   c10::intrusive_ptr<c10d::Work> statistics_work_;
 };

@@ -153,7 +153,6 @@ class SharedMemoryAverager : public GradientAverager {
   SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
       : GradientAverager(std::move(buffer)),
         communicator_(communicator),
-        statistics_(statistics()),
         segment_(communicator, segment_bytes()),
         barrier_(segment_.allocate(SharedBarrier::bytes(ranks())), rank(), ranks()),
         states_(reinterpret_cast<RankState*>(
@@ -193,7 +192,7 @@ class SharedMemoryAverager : public GradientAverager {
     statistics_slots_[static_cast<std::size_t>(rank())].copy_(local_statistics());
     barrier();
     // Every rank sums these in place, so each needs its own copy.
-    add_rows(at::cat(statistics_slots_).unbind(), buffer_.tree.cross_rank_sums(), statistics_);
+    add_rows(at::cat(statistics_slots_).unbind(), buffer_.tree.cross_rank_sums(), statistics());
   }
 
   bool all_reduce_small(at::Tensor& tensor) override {
@@ -292,7 +291,6 @@ class SharedMemoryAverager : public GradientAverager {
   }
 
   const Communicator& communicator_;
-  at::Tensor statistics_;  // a view of the buffer's last elements
   SharedSegment segment_;
   SharedBarrier barrier_;
   RankState* states_;    // by rank

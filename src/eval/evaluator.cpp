@@ -101,11 +101,9 @@ class EvaluationSums {
     add_scores(logits, range);
   }
 
-  /// Returns all sums as one tensor, [k] f64 on the device.
-  at::Tensor& tensor() { return sums_; }
-
-  /// Reads the result after the all-reduce.
-  Evaluation read() const {
+  /// Sums over the ranks and returns the result. Collective.
+  Evaluation read(const comm::Communicator& communicator) {
+    communicator.all_reduce_sum(sums_);
     const at::Tensor host = accelerator::to_host(sums_);
     const double* next = host.const_data_ptr<double>();
     Evaluation result;
@@ -245,9 +243,9 @@ void CascadedLogits::add(const at::Tensor& images, const at::Tensor& labels,
   while (images_.size(0) >= batch_size_) recompute(batch_size_);
 }
 
-CascadedLogits::Result CascadedLogits::take() {
+std::pair<at::Tensor, at::Tensor> CascadedLogits::take() {
   if (images_.size(0) > 0) recompute(images_.size(0));
-  Result result{logits_, labels_};
+  std::pair result{logits_, labels_};
   logits_ = labels_ = images_ = numbers_ = at::Tensor();
   return result;
 }
@@ -301,15 +299,14 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
       const bool ends_shard = i + 1 == ranges.size() || shard_of_range[i + 1] != shard;
       if (ends_shard || cascade->size() >= cascaded_samples) {
         const data::Range samples{range.end - cascade->size(), range.end};
-        const CascadedLogits::Result result = cascade->take();
-        sums.add(result.logits, result.labels, shard, samples);
+        const auto [logits, labels] = cascade->take();
+        sums.add(logits, labels, shard, samples);
       }
     }
     run_ahead_limit.step_launched();
     after_batch();
   }
-  communicator.all_reduce_sum(sums.tensor());
-  return sums.read();
+  return sums.read(communicator);
 }
 
 }  // namespace mnist_train::eval

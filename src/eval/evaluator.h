@@ -43,12 +43,9 @@ class CascadedLogits {
   /// Returns the number of samples added since the last `take`.
   std::int64_t size() const { return labels_.defined() ? labels_.size(0) : 0; }
 
-  struct Result {
-    at::Tensor logits;  // [n,classes] f32
-    at::Tensor labels;  // [n] i64
-  };
-  /// Returns the results of all samples added since the last call, in order; requires at least one.
-  Result take();
+  /// Returns the logits [n,classes] f32 and labels [n] i64 of all samples added since the last
+  /// call, in order; requires at least one.
+  std::pair<at::Tensor, at::Tensor> take();
 
  private:
   void recompute(std::int64_t count);

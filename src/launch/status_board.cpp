@@ -107,11 +107,8 @@ const char* wait_name(Wait wait) { return enum_name(kWaitNames, wait, "an unknow
 StatusBoard::StatusBoard(UniqueFd fd, int ranks, bool is_new) : fd_(std::move(fd)) {
   memory_ = map_shared(fd_.get(), board_bytes(ranks), PROT_READ | PROT_WRITE, "the status board");
   statuses_ = reinterpret_cast<RankStatus*>(memory_.get());
-  if (is_new) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      auto* status = new (&statuses_[rank]) RankStatus;
-      status->updated_s = monotonic_seconds();
-    }
+  for (int rank = 0; is_new && rank < ranks; ++rank) {
+    new (&statuses_[rank]) RankStatus{.updated_s = monotonic_seconds()};
   }
 }
 

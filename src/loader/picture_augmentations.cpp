@@ -179,12 +179,9 @@ void sharpen(float factor, const Planes& image, std::uint8_t* out) {
 
 /// Returns the table that stretches the levels of a plane to 0–255.
 Table autocontrast_table(const std::uint8_t* plane, std::int64_t count) {
-  std::uint8_t min = 255;
-  std::uint8_t max = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    min = std::min(min, plane[i]);
-    max = std::max(max, plane[i]);
-  }
+  const std::span levels(plane, static_cast<std::size_t>(count));
+  const int min = std::ranges::min(levels);
+  const int max = std::ranges::max(levels);
   const auto first = static_cast<float>(min);
   const float scale = static_cast<float>(max - min) * static_cast<float>(1.0 / 255);
   if (scale == 0) return table_of([](float level) { return level; });
@@ -295,8 +292,6 @@ void map_picture(const AffineMap& map, const Planes& image, std::uint8_t* out) {
 constexpr std::array kJitterOperations{kBrightness, kContrast, kSaturation, kHue};
 constexpr std::array kTrivialChanges{kBrightness, kSaturation, kContrast,     kSharpness,
                                      kPosterize,  kSolarize,   kAutocontrast, kEqualize};
-
-bool has_map(PictureOperation operation) { return operation >= kShearX && operation <= kRotate; }
 
 /// Runs `compute(planes, numbers, out)` for each image of a batch of bytes in host memory, on all
 /// threads, and returns the results.
@@ -569,7 +564,7 @@ Augmentation augmentation_of(const settings::TrivialAugmentOptions& /*options*/,
     return compute_on_host(images, drawn,
                            [](const Planes& image, const float* numbers, std::uint8_t* out) {
                              const PictureOperation operation = operation_of(numbers);
-                             if (!has_map(operation))
+                             if (operation < kShearX || operation > kRotate)
                                return change_picture(operation, numbers[1], image, out);
                              AffineMap map;
                              std::copy_n(numbers + 2, map.size(), map.begin());

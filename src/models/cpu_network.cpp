@@ -437,7 +437,8 @@ class PlannedNetwork {
                               destination(graph_.nodes[i].bias, bias)};
         }
         bind(executor, passes_);
-        const at::Tensor plain_dy = plain(dy, out_shape());
+        const at::Tensor plain_dy =
+            plain(dy, graph_.graph.shape_of(graph_.graph.nodes().back().out));
         executor.begin_backward(data_ptr<const Element>(plain_dy));
       }
       executor.backward_to(begin == 0 ? 0 : graph_.nodes[begin].node);
@@ -456,9 +457,6 @@ class PlannedNetwork {
   }
 
   const ValueShape& in_shape() const { return graph_.graph.shape_of(Graph::input()); }
-  const ValueShape& out_shape() const {
-    return graph_.graph.shape_of(graph_.graph.nodes().back().out);
-  }
 
   CpuGraph graph_;
   Executors<float> fp32_;

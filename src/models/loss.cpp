@@ -5,8 +5,6 @@
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/sum.h>
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>

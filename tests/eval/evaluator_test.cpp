@@ -362,20 +362,20 @@ TEST_CASE("the model recomputes requested samples, and those that its bf16 copy 
   CHECK(model.batches.empty());
   logits.add(numbered(5, samples), labels.narrow(0, 5, samples - 5), {{1, 2}});
   CHECK(model.batches == std::vector<std::int64_t>{4});
-  const CascadedLogits::Result result = logits.take();
+  const auto [result, result_labels] = logits.take();
   CHECK(model.batches == std::vector<std::int64_t>{4, 2});
   CHECK(model.types.front() == at::kFloat);
   CHECK(bf16_copy.types == std::vector<at::ScalarType>(2, at::kBFloat16));
-  REQUIRE(result.logits.size(0) == samples);
-  CHECK(result.logits.scalar_type() == at::kFloat);
-  CHECK(result.labels.equal(labels));
+  REQUIRE(result.size(0) == samples);
+  CHECK(result.scalar_type() == at::kFloat);
+  CHECK(result_labels.equal(labels));
   for (const std::int64_t sample : {0, 4}) {
     INFO("sample " << sample);
-    CHECK(result.logits[sample].equal(cascaded[sample]));
+    CHECK(result[sample].equal(cascaded[sample]));
   }
   for (const std::int64_t sample : {1, 2, 3, 5, 6, 7}) {
     INFO("sample " << sample);
-    CHECK(result.logits[sample].eq(kByModel).all().item<bool>());
+    CHECK(result[sample].eq(kByModel).all().item<bool>());
   }
 }
 
@@ -385,11 +385,11 @@ TEST_CASE("taking the cascaded logits resets them") {
   CascadedLogits logits(model, bf16_copy, /*batch_size=*/2);
   const at::Tensor labels = at::arange(3, at::kLong);
   logits.add(numbered(0, 2), labels.narrow(0, 0, 2), {});
-  CHECK(logits.take().logits.eq(kByModel).all().item<bool>());
+  CHECK(logits.take().first.eq(kByModel).all().item<bool>());
   logits.add(numbered(2, 3), labels.narrow(0, 2, 1), {});
-  const CascadedLogits::Result result = logits.take();
-  CHECK(result.logits.equal(table({0, 0, 9})));
-  CHECK(result.labels.equal(labels.narrow(0, 2, 1)));
+  const auto [result, result_labels] = logits.take();
+  CHECK(result.equal(table({0, 0, 9})));
+  CHECK(result_labels.equal(labels.narrow(0, 2, 1)));
   CHECK(model.batches == std::vector<std::int64_t>{2});
 }
 
