@@ -126,26 +126,26 @@ using Block = __m512i[kLanes];
 [[gnu::always_inline]] inline void transpose(Block& rows) {
   Block t;
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
+  for (std::int64_t i = 0; i < 8; ++i) {
     t[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
     t[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
+  for (std::int64_t i = 0; i < 4; ++i) {
     rows[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
     rows[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
     rows[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
     rows[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
+  for (std::int64_t i = 0; i < 4; ++i) {
     t[i] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0x88);
     t[i + 4] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0xdd);
     t[i + 8] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0x88);
     t[i + 12] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0xdd);
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
+  for (std::int64_t i = 0; i < 4; ++i) {
     rows[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
     rows[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
     rows[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
