@@ -575,7 +575,8 @@ TEST_CASE("a backward pass after a second forward pass is refused") {
   const at::Tensor x = at::randn({4, 3, 12, 11});
   const at::Tensor first = model->forward(x).sum();
   model->forward(x);
-  CHECK_THROWS_WITH(first.backward(), Catch::Matchers::ContainsSubstring("another forward pass ran"));
+  CHECK_THROWS_WITH(first.backward(),
+                    Catch::Matchers::ContainsSubstring("another forward pass ran"));
 }
 
 }  // namespace
