@@ -161,7 +161,8 @@ class Gather {
       view_.depthwise.words_per_pass =
           std::max<std::int64_t>(2, kTileBytes / (pixels * kImages * 4));
     } else {
-      view_.panel_rows = choose_panel_rows<Element>(view_.out.channels, 2, view_.uses_amx);
+      view_.panel_rows =
+          choose_panel_rows<Element>(view_.out.channels, /*vectors=*/2, view_.uses_amx);
       view_.panels = ceil_divide(view_.out.channels, view_.panel_rows);
       add_runs(columns);
       if (should_use_winograd<Element>(s, backward)) plan_winograd(s);

@@ -380,8 +380,7 @@ void dispatch_tile(const GradientTile<Element>& tile, std::int64_t vectors) {
     });
   }
   with_constant<1, 1, 3>(vectors, [&]<int V>() {
-    constexpr int kDepthOfWords = kDepth<Element>;
-    with_constant<kDepthOfWords, kDepthOfWords, max_panel_rows(V)>(
+    with_constant<kDepth<Element>, kDepth<Element>, max_panel_rows(V)>(
         view.panel_rows, [&]<int M>() { add_tile<RegisterGradient<Element, M, V>>(tile); });
   });
 }
