@@ -57,7 +57,7 @@ struct RowListener {
       on_part;
 };
 
-inline constexpr std::int64_t kTileBytes = 48 << 10;  // of a depthwise tile's inputs: an L1 cache
+inline constexpr std::int64_t kTileBytes = 48 << 10;  // of a depthwise tile's inputs, to fit into L1
 inline constexpr std::int64_t kPanelPair = 2;         // panels computed at once with AMX
 inline constexpr std::int64_t kPanelsPerPass = 16;    // packed, then multiplied while cached
 
@@ -80,7 +80,7 @@ struct GatherAxis {
   bool backward;
 
   /// Returns the taps of an output position or, in the backward pass, of an input position, ordered
-  /// by `in`.
+  /// by `Tap::in`.
   std::vector<Tap> taps(std::int64_t position) const {
     std::vector<Tap> taps;
     for (std::int64_t k = 0; k < kernel; ++k) {
@@ -323,8 +323,8 @@ class Gather {
            operands.blocks * view_.out.pixels() <= kMaxUses;
   }
   /// Packs panels and multiplies all blocks by them. If the inputs of all blocks fit into the
-  /// cache, they remain there; otherwise the panels that are packed together do. Each thread always
-  /// packs into the same memory, which thus stays cached.
+  /// cache, they remain there; otherwise the panels that are packed together do. Each part of the
+  /// range packs all its panels into the same memory, which stays cached.
   void compute_panels(const BatchOperands<Element>& operands) const {
     const bool in_place = reads_in_place(operands);
     const std::int64_t pair_size =
@@ -369,7 +369,7 @@ class Gather {
     }
     parallel_for(first, count, 1, [&](std::int64_t begin, std::int64_t end) {
       while (begin < end) {
-        const std::int64_t block = begin / parts.per_block;  // parts
+        const std::int64_t block = begin / parts.per_block;
         const std::int64_t last = std::min({begin + step, end, (block + 1) * parts.per_block});
         gather(
             operands, packed,
@@ -422,9 +422,9 @@ class Convolution {
         uses_winograd_(should_use_winograd<Element>(shape, /*backward=*/false)),
         gradient_(gradient_view<Element>(shape, uses_winograd_)) {}
 
-  /// Computes the output from the input `in`.
+  /// The forward pass; its operand `in` is the input.
   const Gather<Element>& forward() const { return forward_; }
-  /// Computes the gradient of the input from `in`, the gradient of the output.
+  /// The input gradient; its operand `in` is the gradient of the output.
   const Gather<Element>& backward() const { return backward_; }
 
   /// Number of fp32 sums for the weight gradient.
@@ -478,7 +478,8 @@ class Convolution {
       kernels_.transform_sums(view, operands, begin, end);
     });
   }
-  /// Splits the sum over blocks into bands whose copies fit into the L2 cache.
+  /// Splits the sum over blocks and rows into bands, whose copies fit into the L2 cache unless the
+  /// output has a single pixel.
   std::vector<GradientBand> gradient_bands(std::int64_t blocks) const {
     const std::int64_t row_bytes =
         static_cast<std::int64_t>(sizeof(Element)) *
@@ -488,7 +489,7 @@ class Convolution {
     std::int64_t max_rows = std::max<std::int64_t>(1, band_bytes / row_bytes);
     std::int64_t blocks_per_band = std::max<std::int64_t>(1, max_rows / shape_.out.height);
     std::int64_t rows = ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, max_rows));
-    if (uses_winograd_) {  // as many tiles as keep the factors of one position in cache
+    if (uses_winograd_) {  // as many tiles as possible if one position's factors stay cached
       blocks_per_band = 1;
       const std::int64_t tile_bytes = (shape_.in.channels + shape_.out.channels) * kImages * 4;
       max_rows = kBandBytes / 2 / tile_bytes / ceil_divide(shape_.out.width, 2);

@@ -152,7 +152,8 @@ class Graph {
     const ValueShape& shape = shape_of(in);
     return append(node, in, {shape.elements(), 1, 1});
   }
-  /// ReLU and max pooling commute, so a preceding ReLU is applied after pooling, to fewer elements.
+  /// ReLU and max pooling commute, so the ReLU of a preceding convolution is applied after pooling,
+  /// to fewer elements.
   Value add(const MaxPoolNode& node, Value in) {
     GraphNode* const previous = open_node<ConvolutionNode>(in);
     const bool relu = previous != nullptr && std::exchange(previous->relu, false);

@@ -279,8 +279,8 @@ struct ConvolutionKernels {
                           std::int64_t end);
   /// Computes tile rows `begin` to `end` of a rearranged band.
   void (*add_products)(const Band<Element>& band, std::int64_t begin, std::int64_t end);
-  /// For Winograd's algorithm: transforms the sums of `tiles` into the weight gradient of outputs
-  /// `begin` to `end`.
+  /// For Winograd's algorithm: transforms the sums of `tiles` into the weight gradient of output
+  /// channels `begin` to `end`.
   void (*transform_sums)(const WeightGradientView& tiles,
                          const WeightGradientOperands<Element>& operands, std::int64_t begin,
                          std::int64_t end);

@@ -7,8 +7,8 @@
 
 #include "cpu_kernels/kernels.h"
 
-/// Vectors of 16 images, in a separate namespace so that no other source uses code with these
-/// instructions.
+/// Vectors of 16 images. The namespace keeps the linker from merging these functions with those of
+/// other sources, which must run on all CPUs.
 namespace mnist_train::cpu_kernels::avx512 {
 
 inline constexpr std::int64_t kLanes = 16;  // words per vector

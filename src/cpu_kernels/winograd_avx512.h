@@ -126,7 +126,7 @@ void store_tile(const float* sums, const float* bias, std::int64_t rows,
   }
 }
 
-/// Computes the panels of a part for `count` tiles from their transformed inputs.
+/// Computes the outputs of `count` tiles, starting with tile `first`, for the panels of a part.
 template <int M>
 void multiply_tiles(const GatherView& view, const BatchOperands<float>& operands,
                     const float* panels, const GatherPart& part, std::int64_t first,
@@ -271,7 +271,7 @@ inline void transform_sums(const __m512* sums, std::int64_t step, __m512* to) {
   to[2 * step] = middle + sums[3 * step];
 }
 
-/// Transforms the sums of products over tiles into the weight gradient of outputs `begin` to `end`;
+/// Transforms the sums over tiles into the weight gradient of output channels `begin` to `end`;
 /// see ConvolutionKernels.
 template <class Element>
 void transform_sums(const WeightGradientView& tiles,
