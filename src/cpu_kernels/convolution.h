@@ -57,7 +57,7 @@ struct RowListener {
       on_part;
 };
 
-inline constexpr std::int64_t kTileBytes = 48 << 10;  // of a depthwise tile's inputs, to fit into L1
+inline constexpr std::int64_t kTileBytes = 48 << 10;  // of a depthwise tile's inputs: fits in L1
 inline constexpr std::int64_t kPanelPair = 2;         // panels computed at once with AMX
 inline constexpr std::int64_t kPanelsPerPass = 16;    // packed, then multiplied while cached
 
