@@ -43,8 +43,8 @@ struct Normal {
   __m512 cdf, pdf;
 };
 
-/// With a = |x|, the probability below -a is e^(-a^2 / 2) / (a + k) times a polynomial in (a - k) /
-/// (a + k), interpolated at Chebyshev nodes with an error of 4e-8.
+/// With a = |x| and k = kCentre, the probability below -a is e^(-a^2 / 2) / (a + k) times a
+/// polynomial in (a - k) / (a + k), interpolated at Chebyshev nodes with an error of 4e-8.
 inline Normal normal_distribution(__m512 x) {
   constexpr float kCentre = 3.75F;
   const __m512 a = _mm512_min_ps(splat(15), _mm512_abs_ps(x));

@@ -46,8 +46,8 @@ struct BatchNormTensors {
   float* bias_gradient = nullptr;
 };
 
-/// Batch norm, optionally followed by a residual addition and a ReLU. Statistics are those of the
-/// batch, over all ranks if `sum_over_ranks` is set.
+/// Batch norm, optionally followed by a residual addition and a ReLU. Uses running statistics or
+/// those of the batch, which cover all ranks if it is synchronised (`set_sum_over_ranks`).
 template <class Element>
 class BlockedBatchNorm {
  public:
@@ -99,8 +99,8 @@ class BlockedBatchNorm {
   /// synchronised.
   void finish_statistics() {
     const auto local_count = static_cast<double>(batch_.images * shape_.pixels());
-    // Converts to sums of x and x^2, without the shift: fp64 is precise enough.
     add_parts();
+    // Converts to sums of x and x^2, without the shift: fp64 is precise enough.
     for (std::int64_t c = 0; c < channels_; ++c) {
       const double shift = shift_[c];
       sums_[channels_ + c] += shift * (2 * sums_[c] + shift * local_count);
@@ -131,7 +131,7 @@ class BlockedBatchNorm {
     set_constants();
   }
 
-  /// y = relu(normalised x + residual); `residual` may be null. Pointers refer to block 0.
+  /// y = normalised x + residual (may be null), then ReLU if any. Pointers refer to block 0.
   void normalize(const Element* x, const Element* residual, Element* y) const {
     for_each_row_range([&](const PixelRange& range, std::int64_t offset) {
       kernels_.normalize(
@@ -151,8 +151,8 @@ class BlockedBatchNorm {
                                relu_ ? y + offset : nullptr, x + offset, mean_.data(), limit_,
                                part_sums(part));
   }
-  /// Once all rows have been added, writes the gradients of x, the parameters and, unless null, the
-  /// residual. Pointers refer to block 0. Collective if synchronised.
+  /// Once all rows have been added, writes the gradients of x, trained parameters and, unless null,
+  /// the residual. Pointers refer to block 0. Collective if batch statistics are synchronised.
   void backward(const Element* dy, const Element* y, const Element* x, Element* dx,
                 Element* residual_gradient) {
     add_parts();
@@ -189,7 +189,7 @@ class BlockedBatchNorm {
   }
   std::int64_t row_size() const { return shape_.width * shape_.pixel_size<Element>(); }
   /// Calls `action(range, offset of its first element)` for all rows of all blocks, in parallel.
-  /// If there are few blocks, they are divided so that all threads have work.
+  /// If there are few blocks, they are divided so that more threads have work.
   template <class Action>
   void for_each_row_range(const Action& action) const {
     const std::int64_t height = shape_.height;
@@ -228,7 +228,7 @@ class BlockedBatchNorm {
   SumOverRanks sum_over_ranks_;
   BatchSize batch_{0};
   bool is_frozen_ = false;
-  double count_ = 0;               // pixels on all ranks
+  double count_ = 0;               // pixels in the statistics
   std::vector<double> part_sums_;  // [part][2][channels]
   std::vector<double> sums_;       // [2][channels], then the number of pixels
   std::vector<double> exact_mean_, variance_, inverse_std_;

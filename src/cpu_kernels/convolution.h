@@ -46,10 +46,10 @@ struct RowParts {
   }
 };
 
-/// Receives each part of the output while it is still cached.
+/// Receives each part of the output, if possible while it is still cached.
 struct RowListener {
-  /// Called once before `on_part`, with the number of parts, after the first row of block 0 has
-  /// been computed.
+  /// Called once before `on_part`, with the number of parts, after at least the first row of block
+  /// 0 has been computed.
   std::function<void(std::int64_t parts)> on_begin;
   /// Called by any thread, once for each part.
   std::function<void(std::int64_t part, std::int64_t block, std::int64_t row_begin,
@@ -101,7 +101,7 @@ inline std::int64_t winograd_tiles(const ValueShape& shape) {
   return ceil_divide(shape.height, 2) * ceil_divide(shape.width, 2);
 }
 
-/// Returns whether Winograd's algorithm computes a pass faster than direct summation over all taps.
+/// Estimates whether Winograd's algorithm computes a pass faster than a direct sum over all taps.
 /// Depends on the shape alone, so that results do not depend on the batch size.
 template <class Element>
 bool should_use_winograd(const ConvolutionShape& s, bool backward) {
@@ -200,7 +200,7 @@ class Gather {
       row_begin_.push_back(static_cast<std::int32_t>(rows_.size()));
     }
   }
-  /// Taps of adjacent columns form one run if each tap alone would fill AMX registers poorly.
+  /// All taps of a column form one run if each tap alone would fill AMX registers poorly.
   void add_runs(const GatherAxis& axis) {
     const std::int64_t tap_words = words<Element>(view_.in.channels);
     const bool merges = tap_words % kAmxWords != 0;
@@ -228,7 +228,7 @@ class Gather {
     view_.positions += step * view_.kernel_height;
     return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
   }
-  /// Plans Winograd's algorithm, which has no runs of taps.
+  /// Plans Winograd's algorithm, which uses no runs of taps.
   void plan_winograd(const ConvolutionShape& s) {
     const std::int64_t tiles = winograd_tiles(view_.out);
     constexpr std::int64_t kLine = 16;  // floats; keeps positions out of the same cache sets
@@ -306,8 +306,8 @@ class Gather {
     }
     kernels_.gather(view_, operands, panels, part);
   }
-  /// Returns true if all blocks should be multiplied by a few panels at a time, because the weights
-  /// need more memory than the inputs or there is only one row.
+  /// Returns true if all blocks should be multiplied by a few panels at a time, because there is
+  /// only one row, or a block stays cached and the weights need more memory than all inputs.
   bool is_panel_major(std::int64_t blocks) const {
     if (is_depthwise() || uses_winograd()) return false;
     const std::int64_t in_words = blocks * view_.in.block_size<Element>() / kDepth<Element>;
@@ -441,7 +441,6 @@ class Convolution {
     }
     return size;
   }
-  /// Computes the weight gradient.
   void weight_gradient(const WeightGradientOperands<Element>& operands) const {
     if (shape_.depthwise) return depthwise_gradient(operands);
     if constexpr (kDepth<Element> == 1) {
@@ -478,8 +477,8 @@ class Convolution {
       kernels_.transform_sums(view, operands, begin, end);
     });
   }
-  /// Splits the sum over blocks and rows into bands, whose copies fit into the L2 cache unless the
-  /// output has a single pixel.
+  /// Splits the sum over blocks and rows into bands. If possible, their copies fit into the L2
+  /// cache, except for one-pixel outputs and Winograd's algorithm.
   std::vector<GradientBand> gradient_bands(std::int64_t blocks) const {
     const std::int64_t row_bytes =
         static_cast<std::int64_t>(sizeof(Element)) *
@@ -489,7 +488,7 @@ class Convolution {
     std::int64_t max_rows = std::max<std::int64_t>(1, band_bytes / row_bytes);
     std::int64_t blocks_per_band = std::max<std::int64_t>(1, max_rows / shape_.out.height);
     std::int64_t rows = ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, max_rows));
-    if (uses_winograd_) {  // as many tiles as possible if one position's factors stay cached
+    if (uses_winograd_) {  // as many tiles as possible while one position's factors stay cached
       blocks_per_band = 1;
       const std::int64_t tile_bytes = (shape_.in.channels + shape_.out.channels) * kImages * 4;
       max_rows = kBandBytes / 2 / tile_bytes / ceil_divide(shape_.out.width, 2);

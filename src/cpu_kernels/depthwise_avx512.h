@@ -52,8 +52,8 @@ struct TileTaps {
   std::int64_t tap_in, tap_weight;
 };
 
-/// Calls `action.operator()<K>(offset in the input, first weight)` for all runs of K taps. K
-/// exceeds 1 if each tap of a column reads the same input as the previous tap of the next column.
+/// Calls `action.operator()<K>(offset in the input, first weight)` for all runs of K taps. K can
+/// exceed 1 if each tap of a column reads the same input as the previous tap of the next column.
 template <class Element, class Action>
 [[gnu::always_inline]] inline void for_each_tap_run(const TileTaps<Element>& taps,
                                                     const Action& action) {

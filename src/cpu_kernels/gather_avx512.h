@@ -31,7 +31,7 @@ inline void load_row_pairs(const Bf16Bits* from, std::int64_t step, std::int64_t
 }
 inline void load_row_pairs(const float*, std::int64_t, std::int64_t, Block&, Block&) {}
 
-/// Packs weights in blocks of 16 rows by 16 words.
+/// Packs weights in blocks of up to 16 rows by 16 words.
 template <class Element>
 class Packer {
  public:
@@ -198,7 +198,7 @@ struct PanelWeights {
 };
 
 /// Sums of M rows of V vectors in registers; the other vectors of a block contain only padding
-/// images and become zeros. If the weights are packed, the steps are compile-time constants.
+/// images, and their sums are 0. If the weights are packed, the steps are compile-time constants.
 template <class Element, int M, bool IsPacked, int V>
 struct RegisterResults {
   static constexpr int kRows = M;
@@ -271,7 +271,7 @@ struct AmxResults {
   alignas(64) float sums[kRows * kImages];
 };
 
-/// Computes a part of the results of one or two panels.
+/// Computes a part's results for one or two panels.
 template <class Element, class Sums>
 [[gnu::noinline]] void gather_panel(const GatherView& view, const BatchOperands<Element>& operands,
                                     const PackedPanels<Element>& panels, const GatherPart& part,

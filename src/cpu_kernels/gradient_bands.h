@@ -6,7 +6,7 @@
 #include "base/cpu.h"
 #include "cpu_kernels/kernels.h"
 
-/// Plans for weight gradients: how the sum over pixels is divided into bands.
+/// Plans for weight gradients: the layouts of their sums and of the factors in a band of rows.
 namespace mnist_train::cpu_kernels {
 
 inline constexpr std::int64_t kAmxWords = 16;        // words per register row; rows per register
@@ -17,9 +17,9 @@ bool uses_amx() {
   return kDepth<Element> == 2 && cpu_features().amx_bf16;
 }
 
-/// Returns the number of rows of sums to compute at once: a multiple of kDepth that minimises the
-/// total cost of computing all rows and of loading the other factor, of `vectors` vectors, for each
-/// panel. With AMX, the rows fill a register.
+/// Returns the number of rows of sums, each of `vectors` vectors, to compute at once: the multiple
+/// of kDepth that minimises the cost of computing all rows plus that of loading the other factor
+/// once per panel. With AMX, the rows fill a register.
 template <class Element>
 std::int64_t choose_panel_rows(std::int64_t rows, std::int64_t vectors, bool uses_amx) {
   if (uses_amx) return kAmxWords;

@@ -162,7 +162,7 @@ class Graph {
     return out;
   }
   Value add(const AveragePoolNode& node, Value in) { return append(node, in, node.shape.out); }
-  /// Fuses ReLU with nodes that can compute it, and ReLU6 with batch norm.
+  /// Fuses ReLU with nodes that can compute it, and ReLU6 with batch norms without a residual.
   Value add(const ActivationNode& added, Value in) {
     const bool is_relu6 = added.activation.function == Function::kRelu6;
     GraphNode* node = nullptr;
@@ -178,7 +178,8 @@ class Graph {
     node->relu = true;
     return in;
   }
-  /// Adds two values. If the last node is a batch norm that computes one of them, fuses the sum.
+  /// Adds two values. Fuses the sum with the last node if that is a batch norm, without ReLU or
+  /// another residual, that computes one of them.
   Value add_sum(Value in, Value residual) {
     for (const auto& [computed, added] : {std::pair{in, residual}, std::pair{residual, in}}) {
       GraphNode* const node = open_node<BatchNormNode>(computed);
@@ -204,8 +205,8 @@ class Graph {
     nodes_.push_back({kind, in, shapes_.size() - 1, residual});
     return nodes_.back().out;
   }
-  /// Returns the last node if it is of one of these kinds, computes the value and can still be
-  /// fused with the next layer; otherwise null.
+  /// Returns the last node if it is of one of these kinds and computes this value, which is not
+  /// shared; otherwise null.
   template <class... Kinds>
   GraphNode* open_node(Value value) {
     if (nodes_.empty() || nodes_.back().out != value || is_shared_[value]) return nullptr;

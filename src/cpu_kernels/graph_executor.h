@@ -89,8 +89,8 @@ struct ConvolutionTensors {
 /// The passes for which an executor is planned.
 enum class Passes { kForward, kBackward, kBackwardToInput };
 
-/// Computes a graph and, unless planned for Passes::kForward, its gradients. All memory is
-/// allocated once, for batches of up to `images` images. Requires is_supported<Element>().
+/// Computes a graph and, unless planned for Passes::kForward, its gradients. Memory for values and
+/// gradients is allocated once, for up to `images` images. Requires is_supported<Element>().
 template <class Element>
 class GraphExecutor {
  public:
@@ -123,7 +123,7 @@ class GraphExecutor {
   void set(std::size_t node, const BatchNormTensors& tensors) {
     states_.at(node).batch_norm->set_tensors(tensors);
   }
-  /// Synchronizes all batch norms over the ranks.
+  /// Synchronises all batch norms over the ranks.
   void set_sum_over_ranks(const SumOverRanks& sum) {
     for (State& state : states_) {
       if (state.batch_norm) state.batch_norm->set_sum_over_ranks(sum);
@@ -137,8 +137,8 @@ class GraphExecutor {
   // Images, outputs and gradients outside the executor have the plain layout
   // [image][y][x][channel].
 
-  /// Computes the output for a batch. With `training`, batch norms use batch statistics and update
-  /// the running statistics.
+  /// Computes the output for a batch. With `training`, applies dropout, and batch norms without
+  /// `uses_running_stats` use batch statistics and update the running statistics.
   void forward(const Element* images, const BatchSize& batch, bool training) {
     batch_ = batch;
     training_ = training;
@@ -202,7 +202,6 @@ class GraphExecutor {
   }
 
  private:
-  /// State of a node.
   struct State {
     GraphNode node;
     std::optional<Convolution<Element>> convolution;
@@ -326,7 +325,7 @@ class GraphExecutor {
                         images + block * kImages * shape.elements());
     });
   }
-  /// Adds the result of `compute(block, to)` to the gradient of a value.
+  /// Adds the output of `compute(block, to)` to the gradient of a value if it is needed.
   template <class Compute>
   void add_gradient(Value v, const Compute& compute) {
     if (!needs_gradient(v)) return;
@@ -340,7 +339,7 @@ class GraphExecutor {
     });
   }
 
-  /// Unless `next`, the batch norm that follows, is null, also accumulates its statistics.
+  /// Also accumulates the statistics of `next`, the batch norm that follows, unless it is null.
   void convolve(State& state, BlockedBatchNorm<Element>* next) {
     const GraphNode& node = state.node;
     const ValueShape& out = graph_.shape_of(node.out);
@@ -502,12 +501,12 @@ class GraphExecutor {
     });
     add_to_residual(node);
   }
-  /// Writes the gradient of a node before its ReLU, if any.
+  /// Propagates the gradient of a node's output through its ReLU, if any.
   void differentiate_relu(const GraphNode& node, std::int64_t block, Element* to) const {
     kernels_.relu_gradient(pixel_range(node.out, block), gradient(node.out, block),
                            node.relu ? value(node.out, block) : nullptr, to);
   }
-  /// Adds the gradient of a sum to the gradient of its residual, if any.
+  /// Adds the gradient of a node's sum to that of its residual, if any.
   void add_to_residual(const GraphNode& node) {
     add_gradient(node.residual,
                  [&](std::int64_t block, Element* to) { differentiate_relu(node, block, to); });

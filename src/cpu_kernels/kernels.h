@@ -3,12 +3,12 @@
 #include <cstdint>
 
 /// The activation layout, the kernels, and the plans that they execute. Plans are plain data,
-/// because the kernel sources are compiled for specific CPUs.
+/// because the kernel sources must not use the standard library (see kernels_avx512.cpp).
 namespace mnist_train::cpu_kernels {
 
 // Activations are stored as [block of 32 images][y][x][word][image][channel of a word]. A word is 4
-// bytes: one fp32 channel or two bf16 channels. Both types thus have the same strides. One word of
-// all 32 images fills two AVX-512 vectors; 16 such words fill two AMX tiles.
+// bytes: one fp32 channel or two bf16 channels. Words and images thus have the same strides in
+// bytes for both types. One word of all 32 images fills two AVX-512 vectors; 16 fill two AMX tiles.
 
 using Bf16Bits = std::uint16_t;  // bit pattern of a bf16
 
@@ -38,8 +38,8 @@ constexpr std::int64_t words(std::int64_t channels) {
   return ceil_divide(channels, kDepth<Element>);
 }
 
-/// Number of bytes after the last block of activations. Kernels may read these bytes, although they
-/// ignore the values, which must be finite numbers.
+/// Number of bytes after the last block of activations that kernels may read. They do not affect
+/// results, but must be finite numbers, because AMX multiplies them by zeros.
 inline constexpr std::int64_t kSlackBytes = std::int64_t{16} * 128;
 
 /// Shape of a layer's images.
@@ -98,8 +98,8 @@ struct Sequence {
   std::int32_t first, count;  // kernel columns, `tap_kernel` apart
 };
 
-/// Adjacent output columns of a depthwise convolution with the same taps. `in` and `kernel` are the
-/// input and kernel columns of the first tap of the first column.
+/// Evenly spaced output columns of a depthwise convolution with the same kernel columns. `in` and
+/// `kernel` are the input and kernel columns of the first tap of column `first`.
 struct DepthwiseTile {
   std::int32_t first, count;
   std::int32_t in, kernel, taps;
@@ -153,7 +153,7 @@ struct GatherView {
 
   /// Number of consecutive weights in memory: the layer's input channels.
   std::int64_t layer_inputs() const { return backward ? out.channels : in.channels; }
-  /// Panels without padding rows.
+  /// Number of panels without padding rows.
   std::int64_t complete_panels() const { return out.channels / panel_rows; }
 };
 
@@ -186,9 +186,9 @@ struct GatherPart {
   float* scratch = nullptr;  // for the transformed inputs of Winograd's algorithm
 };
 
-/// Output rows of blocks `block_begin` to `block_end` whose products are summed in registers, and
+/// Output rows of blocks `block_begin` to `block_end` whose products are summed in one pass, and
 /// the layout of their factors in scratch memory (in elements); see weight_gradient_avx512.h. The
-/// first factor is copied only for bf16.
+/// first factor is copied only for bf16, and transformed for Winograd's algorithm.
 struct GradientBand {
   std::int64_t block_begin, block_end, row_begin, row_end;
   bool overwrites = false;  // first band: overwrites the sums instead of adding to them
@@ -198,7 +198,7 @@ struct GradientBand {
   std::int64_t a_pixel = 0, a_block = 0;
   std::int64_t b_pixel = 0, b_word = 0, b_row = 0, b_block = 0;
   std::int64_t left = 0, right = 0;  // padding pixels in the second factor
-  std::int64_t b_begin = 0;          // follows the copy of the first factor
+  std::int64_t b_begin = 0;          // follows the copy of the first factor, if any
   std::int64_t scratch = 0;          // total size
   std::int64_t copied_rows = 0;      // per block, of the input and, for bf16, of the gradient
 
@@ -210,8 +210,8 @@ struct GradientBand {
   std::int64_t blocks() const { return block_end - block_begin; }
 };
 
-/// Returns the maximum number of rows of one to three vectors of sums that the 32 registers can
-/// hold, together with factors.
+/// Returns the maximum number of rows of one to three vectors of sums that are computed at once;
+/// the 32 registers can hold them together with their factors.
 constexpr std::int64_t max_panel_rows(std::int64_t vectors) {
   constexpr std::int64_t kMax[] = {16, 14, 8};
   return kMax[vectors - 1];
@@ -237,7 +237,7 @@ struct WeightGradientView {
   /// Rows of sums in a tile.
   std::int64_t tile_rows() const { return uses_amx ? 2 * panel_rows : panel_rows; }
   std::int64_t tiles_per_row() const { return ceil_divide(rows, tile_rows()); }
-  /// Number of tile rows, each of which belongs to one kernel row.
+  /// Number of rows of tiles, each of which belongs to one kernel row.
   std::int64_t tile_count() const { return shape.kernel.height * tiles_per_row(); }
 };
 
@@ -248,12 +248,11 @@ struct WeightGradientOperands {
   std::int64_t last_images;  // samples in the last block
   const Element* in;
   const Element* gradient;  // of the output
-  Element* scratch;         // for both factors of a band
+  Element* scratch;         // for the factors of a band or, if depthwise, partial sums
   float* sums;
   Element* weight_gradient;
 };
 
-/// A band and its operands.
 template <class Element>
 struct Band {
   const WeightGradientView& view;
@@ -277,7 +276,7 @@ struct ConvolutionKernels {
   /// factors of `tiles`.
   void (*transform_tiles)(const Band<Element>& band, const GradientBand& tiles, std::int64_t begin,
                           std::int64_t end);
-  /// Computes tile rows `begin` to `end` of a rearranged band.
+  /// Computes rows of tiles `begin` to `end` of a rearranged band.
   void (*add_products)(const Band<Element>& band, std::int64_t begin, std::int64_t end);
   /// For Winograd's algorithm: transforms the sums of `tiles` into the weight gradient of output
   /// channels `begin` to `end`.
@@ -292,8 +291,8 @@ struct ConvolutionKernels {
                              std::int64_t word_begin, std::int64_t word_end);
 };
 
-// Kernels for other layers. Each call processes part of one block of images, so that threads can
-// split blocks, and rows can be processed while they are still cached.
+// Kernels for other layers. Each call processes one block of images or part of it, so that threads
+// can split blocks, and rows can be processed while they are still cached.
 
 /// Consecutive pixels of a block. Per-channel constants and sums have `padded_channels` elements.
 struct PixelRange {
@@ -338,7 +337,7 @@ struct NormalizeOperands {
 };
 
 /// Input gradient of a normalisation: dx = scale * g + slope * (x - mean) + offset, with g = dy if
-/// 0 < y < limit or y is null, otherwise 0. dx may alias any of the other tensors.
+/// y is null, NaN or between 0 and limit, otherwise 0. dx may alias dy, y or x.
 template <class Element>
 struct NormalizeGradientOperands {
   const Element* dy;
@@ -394,7 +393,6 @@ inline Dropout make_dropout(std::int64_t layer, double p, const std::int64_t* se
   return dropout;
 }
 
-/// A tap in a PoolingView.
 struct WindowTap {
   std::int64_t offset;    // of its pixel
   std::int32_t position;  // in the window
@@ -425,7 +423,7 @@ struct LayerKernels {
                              const NormalizeGradientOperands<Element>& operands);
   /// y = a + b, then ReLU if `relu`.
   void (*add)(const PixelRange& range, const Element* a, const Element* b, bool relu, Element* y);
-  /// dx = dy if y > 0, otherwise 0.
+  /// dx = dy if y is null, NaN or positive, otherwise 0; zeros for padding images.
   void (*relu_gradient)(const PixelRange& range, const Element* dy, const Element* y, Element* dx);
   void (*activate)(const PixelRange& range, const ActivationSpec& activation, const Element* x,
                    Element* y);
@@ -457,7 +455,6 @@ struct LayerKernels {
                    Element* images);
 };
 
-/// All kernels for one element type.
 template <class Element>
 struct KernelTable {
   ConvolutionKernels<Element> convolution;

@@ -21,7 +21,7 @@ inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : 
 template <class Element>
 inline constexpr std::int64_t kVectorSize = kWordSize<Element> / kVectors;
 
-/// Calls `action.operator()<N>()` with N = `value`, one of First, First + Step, ... Last.
+/// Calls `action.operator()<N>()` with N = `value`, one of First, First + Step, ..., Last.
 template <int First, int Step, int Last, class Action>
 [[gnu::always_inline]] inline void with_constant(std::int64_t value, const Action& action) {
   if constexpr (First < Last) {
@@ -188,7 +188,7 @@ struct RegisterSums {
     for_each([&](int m, int v, __m512& sum) { _mm512_storeu_ps(to + m * step + v * kLanes, sum); });
   }
 
-  /// Adds the product over `count` words.
+  /// Adds the products of `count` words.
   template <class Element>
   [[gnu::always_inline]] void add(Factors<Element> f, std::int64_t count) {
     using Vector = decltype(factors(f.b));
@@ -218,7 +218,7 @@ struct Results {
   const Element* addend;
   bool relu;
   Element* out;
-  std::int64_t rows;  // number of rows
+  std::int64_t rows;
 
   /// Stores the sums of the word that starts at `row`.
   [[gnu::always_inline]] void store(std::int64_t row, int vector, Values<Element> sums) const {
@@ -298,8 +298,8 @@ void multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sums), "i"(A), "i"(B));
 }
 
-/// Keeps the registers configured during the object's lifetime: 0 to 3 hold sums, 4 and 5 hold rows
-/// of the first factor, and 6 and 7 hold pairs of the second factor.
+/// Keeps the registers configured during the object's lifetime: 0 to 3 hold sums, 4 and 5 the first
+/// factor, and 6 and 7 the second factor.
 class Registers {
  public:
   Registers() {

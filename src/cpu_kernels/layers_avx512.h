@@ -7,10 +7,9 @@
 /// Layers other than convolutions and activations.
 namespace mnist_train::cpu_kernels::avx512 {
 
-// Batch norm, residual sums and dropout: passes over pixels with per-channel constants or sums.
+// Batch norm, sums, ReLU gradients and dropout: passes over the pixels of a range.
 
-/// Position of a vector of words in a range: offset, first channel, pixel, half of the images
-/// (`v`), and the mask of images that are not padding.
+/// Position of a vector of words in a range. `v` is the half of the images that it holds.
 struct Position {
   std::int64_t offset, channel, pixel;
   int v;
@@ -80,7 +79,7 @@ void sum_channels(const PixelRange& range, const Add& add, double* sums) {
   }
 }
 
-/// Returns x minus its channels' means, or zeros in lanes outside the mask.
+/// Returns x minus its channels' means, with zeros in lanes outside the mask.
 template <class Element>
 [[gnu::always_inline]] inline Values<Element> centre(const Values<Element>& x, const float* mean,
                                                      __mmask16 mask = 0xffff) {
@@ -122,7 +121,7 @@ inline __mmask16 relu_mask(__mmask16 mask, __m512 y, float limit) {
   return _mm512_mask_cmp_ps_mask(positive, y, _mm512_set1_ps(limit), _CMP_NGE_UQ);
 }
 
-/// Loads a gradient, with zeros for padding images and, unless y is null, outside of 0 < y < limit.
+/// Loads a gradient, with zeros for padding images and, unless y is null, outside of `relu_mask`.
 template <class Element>
 [[gnu::always_inline]] inline Values<Element> load_gradient(const Element* dy, const Element* y,
                                                             const Position& p,

@@ -6,11 +6,11 @@
 
 /// Weight gradients of convolutions: products summed over pixels and images. The first factor is
 /// the output gradient as [y][x][channel][image]. The second factor is the input as
-/// [y][x][image][channel] or, if there are too few channels to fill vectors, as
-/// [y][image][x][channel] with zero padding, so that the channels of adjacent pixels are adjacent.
-/// For bf16, each word of both factors holds one channel of two images. If even the merged channels
-/// do not fill vectors, the second factor is [y][x][channel][image] with the same padding, and
-/// vectors of sums hold images.
+/// [y][x][image][channel] or, unless the channels fill pairs of vectors, as [y][image][x][channel]
+/// with zero padding, so that the channels of adjacent pixels are adjacent. For bf16, each word of
+/// both factors holds one channel of two images. In fp32, if even the merged channels do not fill a
+/// vector, the second factor is [y][x][channel][image] with the same padding, and vectors of sums
+/// hold images.
 namespace mnist_train::cpu_kernels::avx512 {
 
 /// Splits interleaved pairs of channels of 32 images into a vector for each of the two channels.
@@ -385,7 +385,7 @@ void dispatch_tile(const GradientTile<Element>& tile, std::int64_t vectors) {
   });
 }
 
-/// Computes `rows` tile rows of one kernel row.
+/// Computes `rows` rows of tiles of one kernel row.
 template <class Element>
 void add_tile_rows(const GradientTile<Element>& first, std::int64_t rows) {
   const WeightGradientView& view = first.band.view;
@@ -423,7 +423,7 @@ void add_kernel_rows(const Band<Element>& band, std::int64_t begin, std::int64_t
   const ConvolutionShape& s = view.shape;
   const GradientBand& part = band.part;
   const Element* const a = kDepth<Element> == 2 || part.tiles > 0
-                               ? band.operands.scratch + part.a_begin  // a copy
+                               ? band.operands.scratch + part.a_begin  // copied or transformed
                                : band.operands.gradient + part.block_begin * part.a_block +
                                      part.row_begin * s.out.width * part.a_pixel;
   const Element* const b = band.operands.scratch + part.b_begin;
