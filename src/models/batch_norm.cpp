@@ -39,8 +39,8 @@ at::Tensor to_images(const at::Tensor& rows, const at::Tensor& like) {
 /// batch: dx = weight * inverse_std * (dy - mean(dy) - x_hat * mean(dy * x_hat)).
 class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
  public:
-  /// `x_hat` is the normalised x, [N*H*W,C]; `count` is N*H*W over all ranks, a scalar on the
-  /// device; `sum` is null unless batch norm is synchronised.
+  /// `x_hat` is the normalised x, [N*H*W,C]; `count`, a scalar on the device, is N*H*W, summed over
+  /// the ranks if batch norm is synchronised; otherwise, `sum` is null.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const at::Tensor& x_hat,
                             const at::Tensor& inverse_std, const at::Tensor& count,
@@ -99,7 +99,7 @@ at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at
                                 epsilon_, momentum_, omitted_bias},
                                x, residual, relu);
   }
-  if (omitted_bias.defined()) x = x + omitted_bias.view({1, -1, 1, 1});  // as in LibTorch
+  if (omitted_bias.defined()) x = x + omitted_bias.view({1, -1, 1, 1});  // no kernel adds it
   at::Tensor y = normalize(x);
   if (residual.defined()) y = y + residual;
   return relu ? at::relu(y) : y;

@@ -12,10 +12,10 @@ namespace mnist_train::models {
 /// Sums a tensor over all ranks, in place. Collective.
 using AllReduce = std::function<void(at::Tensor&)>;
 
-/// torch.nn.BatchNorm2d (momentum 0.1, epsilon 1e-5) with its state_dict: weight, bias,
-/// running_mean, running_var and num_batches_tracked, all but the last in fp32, whatever the type
-/// of the activations. In fp32 on CPUs it sums more precisely than LibTorch's kernel, whose
-/// gradients are off by several percent for a ResNet-18.
+/// torch.nn.BatchNorm1d or BatchNorm2d with its state_dict: weight, bias, running_mean, running_var
+/// and num_batches_tracked, all but the last in fp32, whatever the type of the activations. In fp32
+/// on CPUs it sums more precisely than LibTorch's kernel, whose gradients are off by several
+/// percent for a ResNet-18.
 class BatchNorm : public torch::nn::Module {
  public:
   /// `momentum` is the weight of the latest batch in the running statistics.
@@ -24,9 +24,9 @@ class BatchNorm : public torch::nn::Module {
   /// Normalises x [N,C,H,W] or [N,C]; in training mode, with the batch's statistics.
   at::Tensor forward(const at::Tensor& x) { return forward_fused(nullptr, x, {}, false); }
   /// Normalises x or, if `convolution` is not null, its output for x; the convolution must have a
-  /// bias. Then adds the residual, if defined, and optionally applies a ReLU. On a GPU, all but the
-  /// convolution is fused. The convolution's bias affects only the running mean, and its gradient
-  /// is exactly 0, so the kernels add the bias only to that mean and sum no gradient for it.
+  /// bias. Then adds the residual, if defined, and optionally applies a ReLU. In training on a GPU,
+  /// unless synchronised, custom kernels fuse all but the convolution. Its bias then affects only
+  /// the running mean, and has a gradient of exactly 0, so the kernels add it only to that mean.
   at::Tensor forward_fused(torch::nn::Conv2dImpl* convolution, const at::Tensor& x,
                            const at::Tensor& residual, bool relu);
   /// From now on, sums the statistics of training batches, and their gradients, over the ranks.

@@ -106,7 +106,7 @@ class Translator {
     return y;
   }
 
-  // cpu_kernels/ lacks dilation, groups of multiple channels, and padded average pooling.
+  // cpu_kernels/ lacks dilation, groups other than depthwise ones, and padded average pooling.
 
   Value add(const settings::Conv2dLayer& layer, const SizedLayer& sized, Value x) {
     ConvolutionShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size)};
@@ -219,8 +219,8 @@ class Translator {
 CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropouts,
                    const ModuleLookup& find_module) {
   const SampleShape& in = layers.front()->in;
-  // In bf16, a word holds two channels: vectors fill whole words, but a grayscale image fills only
-  // half of each.
+  // Images that are flattened at once are read as vectors: in bf16, these fill whole words of two
+  // channels, but a grayscale image would fill only half of each.
   const bool is_flat =
       !in.is_image || std::holds_alternative<settings::FlattenLayer>(layers.front()->kind);
   const ValueShape shape = is_flat ? ValueShape{in.elements(), 1, 1} : image(in);
@@ -290,8 +290,8 @@ class PlannedNetwork {
       const at::NoGradGuard no_grad;
       output_ = compute(x, training, passes_);
     }
-    // Gradients without destination buffers may be sent during the backward pass, so autograd
-    // receives the gradients of each node as soon as they are computed.
+    // Gradients without destination buffers may be sent to other ranks during the backward pass, so
+    // autograd receives the gradients of each node as soon as they are computed.
     const bool have_destinations = std::ranges::any_of(destinations_, [](const auto& node) {
       return node.weight.defined() || node.bias.defined();
     });
@@ -310,8 +310,8 @@ class PlannedNetwork {
   }
 
  private:
-  /// An autograd operation for the nodes with parameters that have the indices `begin` to `end` in
-  /// `graph_.nodes`, and for all nodes up to the next stage. Empty tensors link the stages.
+  /// An autograd operation for nodes `begin` to `end` of `graph_.nodes` and for those without
+  /// parameters after each (the first stage: also before it). Empty tensors link the stages.
   class Stage : public torch::autograd::Function<Stage> {
    public:
     static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
@@ -467,7 +467,7 @@ class PlannedNetwork {
   std::vector<NodeGradients> destinations_;  // per node with parameters
   std::vector<std::int64_t> sizes_;          // of x
   at::Tensor output_;
-  at::Tensor seeds_;
+  at::Tensor seeds_;  // of the last forward pass of any kind
 };
 
 }  // namespace

@@ -291,8 +291,8 @@ class PluginOptions final : public plugin::Options {
         choices.empty() ? "text" : fmt::format("one of \"{}\"", fmt::join(choices, "\", \"")));
   }
 
-  /// Throws Error(kConfig), listing all invalid values and, once the plug-in has read its options,
-  /// all unknown keys.
+  /// If there are invalid values or, once `all_read`, unknown keys, throws an Error(kConfig) that
+  /// lists all of them.
   void require_valid(bool all_read) const {
     std::vector<std::string> errors = errors_;
     const std::string known =

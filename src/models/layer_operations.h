@@ -37,36 +37,37 @@ at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int
                           double p);
 
 /// Returns the output of a linear layer followed by an activation. Values and gradients match
-/// LibTorch's up to rounding; on a GPU one kernel computes the gradients of activation and bias.
+/// LibTorch's up to rounding; on a GPU, a kernel may compute the gradients of activation and bias.
 at::Tensor linear_activation(torch::nn::LinearImpl& layer, kernels::LinearFunction function,
                              const at::Tensor& x);
 
 /// These return the output of a layer for images [N,C,H,W], with and without its bias. On a GPU,
-/// custom kernels compute the depthwise convolutions that they support (without the bias), because
-/// cuDNN would compile code for each of them in every run.
+/// custom kernels compute the convolutions that they support, depthwise ones and those of
+/// single-channel images, because cuDNN would compile code for each of them in every run.
 at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 
 /// Returns `max_pool2d(relu(x + bias), 2)` [N,C,H/2,W/2] of x [N,C,H,W] and bias [C], which may be
 /// undefined; an odd last row or column is dropped. With `flatten`, returns vectors [N,C*H/2*W/2].
-/// Values and gradients match LibTorch's, including NaN, except that zeros are always +0. On a GPU
+/// Values and gradients match LibTorch's, including NaN, except that zeros are always +0. On a GPU,
 /// a single kernel, in fp32 or bf16, does all of this and flattens without a copy.
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias = {}, bool flatten = false);
 
-/// Returns `relu_max_pool(layer(images), {}, flatten)` of images [N,C,H,W]. On a GPU adding the
+/// Returns `relu_max_pool(layer(images), {}, flatten)` of images [N,C,H,W]. On a GPU, adding the
 /// bias is fused with ReLU and pooling.
 at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor& images,
                                   bool flatten = false);
 
-/// Consecutive layers that cpu_kernels/ computes: as one autograd operation if gradients have
-/// destination buffers, otherwise as one operation per layer with parameters.
+/// Consecutive layers that cpu_kernels/ computes: as one autograd operation if any gradient has a
+/// destination buffer, otherwise as one operation per layer with parameters.
 struct CpuNetwork {
   std::size_t layers = 0;  // number of leading layers computed; may be 0
   /// Returns the output for x [N,C,H,W] or [N,F], or an undefined tensor if LibTorch must compute
-  /// it because the CPU lacks the instructions, a convolution's weights are not channels_last, x
-  /// has an unexpected type or shape, or there are too few images. The backward pass must precede
-  /// the next `forward`; it writes gradients to `destinations`. With `training`, applies dropout
-  /// with `seeds` [N] i64. Collective if a batch norm is synchronised.
+  /// it because x is not on a CPU with the required instructions, x or the weights have an
+  /// unexpected type, shape or layout, or x has too few images for a pass without gradients. The
+  /// backward pass writes gradients to `destinations` and must precede the next `forward` with
+  /// gradients. With `training`, applies dropout with `seeds` [N] i64, and is collective if a batch
+  /// norm is synchronised.
   std::function<at::Tensor(const at::Tensor& x, GradientDestinations& destinations, bool training,
                            const at::Tensor& seeds)>
       forward;

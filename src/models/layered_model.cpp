@@ -90,7 +90,7 @@ void collect(const std::vector<SizedLayer>& layers, std::vector<const SizedLayer
   }
 }
 
-// These return whether the first layers match a fused operation.
+// These return whether the first layers match a fused operation or the start of one.
 
 bool starts_with_activation(LayerSpan next, Activation function) {
   const auto* layer = next.empty() ? nullptr : kind_as<settings::ActivationLayer>(*next[0]);
@@ -144,7 +144,7 @@ class LayeredModel : public Model {
     parent.register_module(sized.name, std::move(module));
   }
 
-  /// Creates the module of a layer; null for layers without weights.
+  /// Creates the module of a layer; null for layers without weights and inner layers.
   std::shared_ptr<torch::nn::Module> make_module(const SizedLayer& sized) {
     const std::int64_t channels = sized.in.channels;
     if (const auto* layer = kind_as<settings::Conv2dLayer>(sized)) {

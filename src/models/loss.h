@@ -27,7 +27,7 @@ struct BackwardRoot {
 
 /// Adds the summed loss, the number of correct predictions and the number of samples to `sums` [3]
 /// f32, and returns the root for a backward pass of the summed loss times `scale`. Without class
-/// weights one fused kernel computes everything: kernels/gpu/softmax_loss.cu, or its CPU version.
+/// weights, one kernel does this if it can: kernels/gpu/softmax_loss.cu, or its CPU version.
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums);
 

@@ -21,7 +21,7 @@ bool has_batch_statistics(const torch::nn::Module& layer) {
   return layer.name().find("BatchNorm") != std::string::npos || has_running_statistics(layer);
 }
 
-/// Returns whether a layer has running statistics that training does not change.
+/// Returns whether a layer has running statistics, and parameters that are all frozen.
 bool keeps_statistics(const torch::nn::Module& layer) {
   const std::vector<at::Tensor> parameters = layer.parameters(/*recurse=*/false);
   return has_running_statistics(layer) && !parameters.empty() &&

@@ -18,7 +18,7 @@
 namespace mnist_train::models {
 
 /// Destination buffers for the gradients of parameters. A layer may write a gradient there and
-/// return a view of the buffer, which autograd adopts; other gradients are copied later.
+/// return a view of the buffer, which autograd adopts; other gradients are copied there later.
 class GradientDestinations {
  public:
   /// Sets the buffer, of the same type and layout as the parameter, for the parameter's next
@@ -64,8 +64,8 @@ class Model : public torch::nn::Module {
   /// Returns the destination buffers for the layers' next gradients, for the caller to set.
   GradientDestinations& gradient_destinations() { return gradient_destinations_; }
 
-  /// Makes batch norm layers use statistics of the global batch, summed over the ranks by `sum`;
-  /// from then on `forward` and the backward pass are collective. Leaves frozen batch norms
+  /// Makes batch norm layers use statistics of the global batch, summed over the ranks by `sum`; in
+  /// training, `forward` and the backward pass are then collective. Leaves frozen batch norms
   /// unchanged. If layers other than models::BatchNorm use batch statistics, throws an
   /// Error(kConfig) that names them.
   void synchronize_batch_norm(const AllReduce& sum);
