@@ -97,7 +97,7 @@ void check_function(const ActivationSpec& activation, const Limits& value, const
   if (!is_supported<Element>()) return;
   std::vector<float> numbers;
   for (std::int64_t i = 0; i < kCount; ++i) {
-    // Numbers from -16 to 16, and small numbers of any magnitude.
+    // Numbers from -16 to 16; every fourth has a magnitude from 2e-12 to 1.7 instead.
     const float part = static_cast<float>(i) / kCount;
     numbers.push_back(i % 4 != 0
                           ? 32 * part - 16
@@ -142,7 +142,7 @@ void check_special_values(const ActivationSpec& activation) {
   const std::vector<float> numbers{std::nanf(""), kInfinity, 1e30F, -1e30F, 0.0F};
   const Results<Element> found(activation, numbers, 5);
   for_each_element<Element>({1, kPixels, 1}, kImages, [&](std::size_t plain, std::size_t at) {
-    if (plain >= static_cast<std::size_t>(kPixels)) return;  // the first image
+    if (plain >= static_cast<std::size_t>(kPixels)) return;  // only the first image
     const float x = numbers[plain % numbers.size()];
     const double y = to_float(found.y[at]);
     if (std::isnan(x)) {

@@ -189,7 +189,7 @@ TEST_CASE("convolutions over several bands of rows and several blocks match sums
   }
 }
 
-/// In fp32, one or both passes of these convolutions use Winograd's algorithm.
+/// In fp32, at least the forward passes and weight gradients use Winograd's algorithm.
 TEST_CASE("3x3 convolutions with many channels match sums in fp64") {
   struct Shape {
     std::int64_t in, out, height, width, padding, images;
@@ -210,8 +210,8 @@ TEST_CASE("3x3 convolutions with many channels match sums in fp64") {
   }
 }
 
-/// These are linear layers, whose weights are read in place except for incomplete panels and
-/// registers, and convolutions with weights larger than their input.
+/// Linear layers, whose weights are read in place if possible, and convolutions with one output row
+/// or, in some cases, with more packed weights than inputs.
 TEST_CASE("convolutions that multiply by panels of weights match sums in fp64") {
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{
       {64, 32}, {64, 10}, {72, 48}, {90, 70}, {33, 17}, {2, 3}, {100, 40}};

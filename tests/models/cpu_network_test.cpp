@@ -68,7 +68,7 @@ LayerList residual(bool norm = true) {
   return list;
 }
 
-/// A residual sum, and a linear layer with enough outputs to need flattened images.
+/// A residual sum without batch norm, and flattened images of more than one pixel.
 LayerList flattened() {
   settings::ResidualLayer block;
   block.layers = {convolution(10, 3, 1), relu()};
@@ -152,7 +152,7 @@ std::shared_ptr<Model> exact_copy(const LayerList& layers, const Model& rounded)
   return exact;
 }
 
-/// Randomises batch norm parameters, which are initially ones and zeros.
+/// Randomises batch norm parameters, which are initially ones and zeros, and all other biases.
 void randomize_batch_norms(Model& model) {
   const at::NoGradGuard no_grad;
   for (const auto& item : model.named_parameters()) {
@@ -188,7 +188,7 @@ NamedTensors take_step(Model& model, const at::Tensor& images, const at::Tensor&
   return outcome;
 }
 
-/// Returns the error relative to the norm of the exact values, or to 0.1 per value if that is more.
+/// Returns the error relative to the larger of the norms of `exact` and of a tensor of 0.1s.
 double error_of_tensor(const at::Tensor& found, const at::Tensor& exact) {
   const double min_norm = 0.1 * std::sqrt(static_cast<double>(exact.numel()));
   const double error = (found.to(at::kDouble) - exact.to(at::kDouble)).norm().item<double>();
@@ -508,7 +508,7 @@ TEST_CASE("dropout in a network drops the same elements as LibTorch, and none in
 
 TEST_CASE("synchronised batch norm uses the global batch, even with uneven shares") {
   torch::manual_seed(9);
-  const bool uses_libtorch = GENERATE(false, true);  // LibTorch computes lists with few weights
+  const bool uses_libtorch = GENERATE(false, true);  // which computes lists with few weights
   const LayerList layers =
       uses_libtorch ? LayerList{batch_norm(), flatten(), linear(5)} : residual();
   for (const std::int64_t count : {40, 2}) {  // with 2 samples, rank 2 has none
