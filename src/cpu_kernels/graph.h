@@ -179,11 +179,12 @@ class Graph {
     return in;
   }
   /// Adds two values. Fuses the sum with the last node if that is a batch norm, without ReLU or
-  /// another residual, that computes one of them.
+  /// another residual, that computes one of them and does not read the other.
   Value add_sum(Value in, Value residual) {
     for (const auto& [computed, added] : {std::pair{in, residual}, std::pair{residual, in}}) {
       GraphNode* const node = open_node<BatchNormNode>(computed);
-      if (node == nullptr || node->relu || node->residual != kNoValue) continue;
+      if (node == nullptr || node->relu || node->residual != kNoValue || node->in == added)
+        continue;
       node->residual = added;
       return computed;
     }

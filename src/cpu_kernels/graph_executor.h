@@ -431,7 +431,7 @@ class GraphExecutor {
   void batch_norm_backward(State& state) {
     const GraphNode& node = state.node;
     const bool is_first = needs_gradient(node.residual) && !has_gradient_[node.residual];
-    const bool adds = has_gradient_[node.in];
+    const bool adds = needs_gradient(node.in) && has_gradient_[node.in];
     if (!std::exchange(state.has_gradient_sums, false)) {
       state.batch_norm->begin_gradients(batch_.blocks());
       batch_.for_each_block([&](std::int64_t block) {

@@ -271,15 +271,15 @@ class PlannedNetwork {
   at::Tensor forward(const at::Tensor& x, GradientDestinations& destinations, bool training,
                      const at::Tensor& seeds) {
     if (!can_compute(x)) return {};
-    seeds_ = seeds;
     const std::vector<NodeTensors>& nodes = graph_.nodes;
     const auto is_trained = [](const NodeTensors& node) {
       return std::ranges::any_of(node.parameters(), &at::Tensor::requires_grad);
     };
     const bool has_backward =
         at::GradMode::is_enabled() && (x.requires_grad() || std::ranges::any_of(nodes, is_trained));
-    if (!has_backward) return compute(x, training, Passes::kForward);
+    if (!has_backward) return compute(x, training, seeds, Passes::kForward);
     ++forward_count_;
+    seeds_ = seeds;  // the backward pass reads them
     sizes_ = x.sizes().vec();
     destinations_.clear();
     for (const NodeTensors& node : nodes) {
@@ -288,7 +288,7 @@ class PlannedNetwork {
     passes_ = x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward;
     {
       const at::NoGradGuard no_grad;
-      output_ = compute(x, training, passes_);
+      output_ = compute(x, training, seeds, passes_);
     }
     // Gradients without destination buffers may be sent to other ranks during the backward pass, so
     // autograd receives the gradients of each node as soon as they are computed.
@@ -368,7 +368,7 @@ class PlannedNetwork {
   }
 
   /// `passes` is kForward if there is no backward pass.
-  at::Tensor compute(const at::Tensor& x, bool training, Passes passes) {
+  at::Tensor compute(const at::Tensor& x, bool training, const at::Tensor& seeds, Passes passes) {
     const std::int64_t images = x.size(0);
     const SampleShape& out = graph_.out;
     return with_executors(x, [&]<class Element>(Executors<Element>& executors) {
@@ -379,7 +379,7 @@ class PlannedNetwork {
       }
       GraphExecutor<Element>& executor = *planned;
       bind(executor, passes);
-      if (seeds_.defined()) executor.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
+      if (seeds.defined()) executor.set_sample_seeds(seeds.const_data_ptr<std::int64_t>());
       const at::Tensor in = plain(x, in_shape());
       executor.forward(data_ptr<const Element>(in), {images}, training);
       for (const NodeTensors& node : graph_.nodes) {
@@ -467,7 +467,7 @@ class PlannedNetwork {
   std::vector<NodeGradients> destinations_;  // per node with parameters
   std::vector<std::int64_t> sizes_;          // of x
   at::Tensor output_;
-  at::Tensor seeds_;  // of the last forward pass of any kind
+  at::Tensor seeds_;
 };
 
 }  // namespace

@@ -359,6 +359,7 @@ class LayeredModel : public Model {
       return is_training() ? hashed_dropout(x, sample_seeds(), number, p) : x;
     };
   }
+  /// Compiles the shortcut first, so that dropout layers have the same numbers as in a CpuNetwork.
   Operation compile_one(const SizedLayer& sized, const settings::ResidualLayer& layer) {
     std::vector<const SizedLayer*> flat;
     collect(sized.layers, flat);
@@ -368,16 +369,16 @@ class LayeredModel : public Model {
         (relu || !layer.activation)) {
       const LayerSpan end = layers.last(std::min<std::size_t>(flat.size(), 2));
       const std::size_t consumed = starts_with_biased_convolution_batch_norm(end) ? 2 : 1;
-      return [front = compile(layers.first(flat.size() - consumed)),
-              norm = batch_norm(layers.last(consumed), relu),
-              shortcut = compile(sized.shortcut)](const at::Tensor& x) {
+      return [shortcut = compile(sized.shortcut),
+              front = compile(layers.first(flat.size() - consumed)),
+              norm = batch_norm(layers.last(consumed), relu)](const at::Tensor& x) {
         const at::Tensor residual = run(shortcut, x);
         return norm(run(front, x), residual);
       };
     }
     Operation after = [](const at::Tensor& x) { return x; };
     if (layer.activation) after = activation_function({.function = *layer.activation}).libtorch;
-    return [inner = compile(layers), shortcut = compile(sized.shortcut),
+    return [shortcut = compile(sized.shortcut), inner = compile(layers),
             after](const at::Tensor& x) { return after(run(inner, x) + run(shortcut, x)); };
   }
   // Never called: `collect` replaces sequentials and repeats with their layers.

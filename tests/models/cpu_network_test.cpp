@@ -242,6 +242,7 @@ class RandomLists {
   LayerList draw() {
     LayerList list{
         convolution(channels(), 1 + 2 * below(3), below(3), 1 + below(2), below(2) == 0)};
+    if (below(5) == 0) list.insert(list.begin(), residual());
     for (std::int64_t i = 2 + below(5); i > 0; --i) list.push_back(layer());
     if (below(2) != 0) list.push_back(average_pool());
     list.push_back(flatten());
@@ -267,12 +268,8 @@ class RandomLists {
         return {"", settings::AvgPool2dLayer{{2, 2}, ImageSize{1 + below(2), 1}}};
       case 4:
         return {"", settings::MaxPool2dLayer{{3, 2}, ImageSize{1 + below(2), 1}, {1, below(2)}}};
-      case 5: {
-        settings::ResidualLayer block;
-        block.layers = {batch_norm(), function(random_function())};
-        if (below(2) == 0) block.activation = random_function();
-        return {"", block};
-      }
+      case 5:
+        return residual();
       case 6: {  // padding that may differ between sides
         settings::SequentialLayer padded;
         padded.layers = {{"", settings::ZeroPad2dLayer{{below(2), below(3), below(2), below(3)}}},
@@ -289,6 +286,15 @@ class RandomLists {
       default:
         return function(random_function());
     }
+  }
+  Layer residual() {
+    settings::ResidualLayer block;
+    block.layers = {batch_norm()};
+    if (below(3) > 0) block.layers.push_back(function(random_function()));
+    if (below(2) == 0) block.shortcut = {batch_norm()};
+    if (below(2) == 0) block.activation = random_function();
+    if (below(3) == 0) block.layers = {{"", block}};
+    return {"", block};
   }
   Activation random_function() { return kFunctions[below(std::size(kFunctions))]; }
 
