@@ -26,11 +26,11 @@ SharedLibrary load() {
   if (library.loaded()) return library;
   refuse(
       "cannot use a GPU: {}; scripts/setup --cuda installs LibTorch's CUDA libraries and builds "
-      "the module",
+      "mnist-train's CUDA module",
       library.error());
 }
 
-/// Records the event after all work that the calling thread has submitted to its GPU so far.
+/// Records the event after all work submitted so far to the calling thread's stream.
 void record(c10::Event& event, at::Device device) {
   event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }

@@ -64,7 +64,7 @@ void report_waits_to(launch::RankStatus* status);
 /// Polls `has_reached` until it reports that the device has reached a certain point in its work.
 void wait_until(const std::function<bool()>& has_reached);
 
-/// Returns once the device has finished all work of this thread; on a CPU, immediately.
+/// Returns once the GPU has finished all work on this thread's stream; on a CPU, immediately.
 void synchronize(at::Device device);
 
 /// Keeps the host from running more than a few steps or batches ahead of its GPU. If the GPU hangs,
@@ -100,11 +100,11 @@ at::Tensor to_device(const at::Tensor& tensor, at::Device device);
 /// allocator if that is larger.
 std::int64_t peak_memory_bytes(at::Device device);
 
-/// Returns whether this CPU or GPU supports bf16 natively: AVX512-BF16, or Ampere or newer.
+/// Returns whether the device supports bf16 natively: CPUs with AVX512-BF16, GPUs from Ampere on.
 bool computes_bfloat16(at::Device device);
 
-/// Functions of the CUDA module. LibTorch's CUDA libraries take half a second to load, so only runs
-/// on a GPU load them and this module; tensors on a GPU then work as usual.
+/// Functions of the CUDA module. LibTorch's CUDA libraries take half a second to load, so only
+/// processes that use a GPU load them and this module; tensors on a GPU then work as usual.
 struct CudaModule {
   int (*device_count)();
   /// Makes the calling thread use this GPU with a stream other than the default one, which CUDA

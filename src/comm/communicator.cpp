@@ -17,7 +17,7 @@ namespace {
 
 /// Creates Gloo's backend, for CPU and CUDA tensors. It listens on the interface named by
 /// GLOO_SOCKET_IFNAME; without it, on loopback if there is one host, else on the interface that the
-/// host name resolves to. Only the options need Gloo's headers: its code is in libtorch_cpu.
+/// host name resolves to. Gloo's headers are needed only here; its code is in libtorch_cpu.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int world_size, bool one_host,
                                                     double timeout_s) {
@@ -217,7 +217,7 @@ void Communicator::require_store() {
 std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
   if (alone()) return {};
   // The deadline is needed because the process that serves the store may be suspended too. After a
-  // timeout, the old request still occupies the connection, so a clone of the store is used.
+  // timeout, an old request may still occupy the connection, so a clone of the store is used.
   Deadline deadline(kGrace_s + 0.5);
   const auto ask = [store = store_, rank = rank_, world_size = world_size_, timed_out] {
     return find_silent_ranks(timed_out ? *store->clone() : *store, rank, world_size, timed_out);

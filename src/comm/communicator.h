@@ -47,21 +47,21 @@ struct RendezvousResult {
 /// Connects to the run's key-value store (served by rank 0 or torchrun's agent) and waits until
 /// every rank has joined. Collective. Throws Error(kDistributed) naming the missing ranks, or the
 /// store's address and the cause; throws Error(kConfig) if a rank's config, backend or world size
-/// differs. Before rank 0 throws, it waits until the other ranks have read its error from the
-/// store; they throw the same error. With one rank, the store is null.
+/// differs. If rank 0 finds such an error as ranks join, it first waits until the others have read
+/// it from the store; they throw the same error. With one rank, the store is null.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 
 /// Reports to the other ranks that rank 0 cannot start the run; their `rendezvous` throws an Error
-/// with this code and message. Returns when all ranks have received it or the timeout expires.
-/// Called on rank 0 instead of `rendezvous`. Throws Error(kDistributed) if the address is in use or
-/// unreachable.
+/// with this code and a message that ends with `message`. Returns when all ranks have received it
+/// or the timeout expires. Called on rank 0 instead of `rendezvous`. Throws Error(kDistributed) if
+/// the address is in use or unreachable.
 void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message);
 
 enum class BackendKind { kGloo, kNccl };
 
 /// This rank's connection to the others. Methods marked "Collective" must be called by all ranks in
-/// the same order; they throw PeerError if another rank is gone or does not arrive before the
-/// timeout. With one rank there is no process group, and collectives return immediately.
+/// the same order. If another rank is gone or does not arrive before the timeout, they throw
+/// PeerError, or NCCL's watchdog ends the process. With one rank, they return immediately.
 class Communicator {
  public:
   /// Creates a world of one rank.
@@ -75,20 +75,20 @@ class Communicator {
   int world_size() const { return world_size_; }
   bool alone() const { return world_size_ == 1; }
   bool one_host() const { return one_host_; }
-  /// Returns whether collectives are launched on the device, as with NCCL.
+  /// Returns whether collectives run on the GPU, which they do with NCCL.
   bool reduces_on_device() const { return backend_ == BackendKind::kNccl; }
 
   /// Replaces `tensor` with its sum over all ranks. Collective.
   void all_reduce_sum(at::Tensor& tensor) const;
   /// Fills `gathered` [ranks * n, …] with the tensors [n, …] of all ranks, in rank order; both
-  /// tensors are contiguous. Collective.
+  /// tensors are contiguous. Requires several ranks. Collective.
   void all_gather(const at::Tensor& local, at::Tensor& gathered) const;
-  /// Returns the sum of `number` over all ranks; exact for integers. Collective; on GPUs it waits
-  /// for all earlier work.
+  /// Returns the sum of `number` over all ranks; exact for integers. Collective; with NCCL, also
+  /// waits for all earlier GPU work.
   double sum_over_ranks(double number) const;
   /// Replaces `tensor` with rank 0's. Collective.
   void broadcast(at::Tensor& tensor) const;
-  /// Returns when all ranks have arrived; on GPUs it also waits for all earlier work. Collective.
+  /// Returns when all ranks have arrived and, with NCCL, all earlier GPU work is done. Collective.
   void barrier() const { (void)sum_over_ranks(0); }
   /// Sends `local` to the previous rank and returns the tensor from the next rank (rank + 1 modulo
   /// the world size): `count` rows of the same shape and type. A single rank gets `local` back.
@@ -147,9 +147,9 @@ class Communicator {
 using MakeNcclBackend = c10::intrusive_ptr<c10d::Backend> (*)(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, double timeout_s);
 
-/// Sets those environment variables of NCCL and c10d's watchdog that the user has not set. The
-/// flight recorder keeps the latest collectives and writes them to `dump_folder` after a timeout,
-/// to show where the ranks diverged. On one host, NCCL uses only loopback.
+/// Sets environment variables of NCCL and c10d's watchdog, unless the user has set them. The flight
+/// recorder keeps the latest collectives and writes them to `dump_folder` after a timeout, to show
+/// where the ranks diverged. On one host, NCCL's sockets use only loopback.
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder);
 
 // Failures of collectives.
@@ -164,7 +164,7 @@ inline bool is_out_of_memory(const std::exception& error) {
          text.substr(0, text.find('\n')).find("DefaultCPUAllocator: ") != std::string_view::npos;
 }
 
-/// Returns whether a backend timed out waiting for another rank, which may still be alive.
+/// Returns whether a backend or the store timed out; the awaited rank may still be alive.
 inline bool is_timeout(const std::exception& error) {
   const std::string_view text = error.what();
   return text.find("imed out") != std::string_view::npos ||

@@ -25,7 +25,7 @@ namespace {
 using settings::AveragingStrategy;
 
 constexpr std::int64_t kMinOverlap_bytes = 25 << 20;
-constexpr std::int64_t kMinWork = 32 * DeferredSum::kBlock;  // elements per thread
+constexpr std::int64_t kMinWork = 32 * DeferredSum::kBlock;  // elements per parallel part
 
 /// Returns the first shard of the right half of a node.
 std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
@@ -71,10 +71,10 @@ std::optional<at::ScalarType> compressed_type(settings::Compression compression)
   return std::nullopt;
 }
 
-/// Sums the whole buffer, statistics included, in one all-reduce after backward. Compressed
-/// gradients are rounded before and after the sum; the statistics then have their own all-reduce
-/// and remain fp32. With fixed shards it gathers the rows of all ranks instead, and each rank sums
-/// them in the order of the tree.
+/// Sums the whole buffer, statistics included, in one all-reduce after backward. With compression,
+/// gradients and their sums are rounded to the compressed type; the statistics then have their own
+/// all-reduce and remain fp32. With fixed shards it gathers the rows of all ranks instead, and each
+/// rank sums them in the order of the tree.
 class FlatAverager : public GradientAverager {
  public:
   FlatAverager(const settings::TrainOptions& options, const Communicator& communicator,
@@ -114,8 +114,8 @@ class FlatAverager : public GradientAverager {
  private:
   const Communicator& communicator_;
   at::Tensor compressed_;  // [gradient elements]; undefined without compression
-  at::Tensor local_rows_;  // [rows of a rank, n], a view; with fixed shards
-  at::Tensor all_rows_;    // [ranks * rows of a rank, n]; undefined without fixed shards
+  at::Tensor local_rows_;  // [rows of a rank, m], a view; undefined without fixed shards
+  at::Tensor all_rows_;    // [ranks * rows of a rank, m]; likewise
 };
 
 std::unique_ptr<c10d::Reducer> make_reducer(const GradientBuffer& buffer,
@@ -123,7 +123,7 @@ std::unique_ptr<c10d::Reducer> make_reducer(const GradientBuffer& buffer,
                                             std::int64_t bucket_bytes, bool find_unused) {
   const std::size_t count = buffer.parameters.size();
   const std::vector<bool> expect_sparse(count, false);
-  // As in DDP, the bucket that is ready first is small, so that sending starts early.
+  // As in DDP, the first of the rebuilt buckets is small, so that sending starts early.
   const auto first_bytes = std::min<std::int64_t>(bucket_bytes, c10d::kDefaultFirstBucketBytes);
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
       buffer.parameters,
@@ -154,9 +154,9 @@ std::vector<at::Tensor> tensors_in(const at::Tensor& bucket, const std::vector<a
 /// all-reduced as soon as it is full. The statistics have their own all-reduce, which starts before
 /// backward.
 ///
-/// As in the other strategies, sums are fp32 even if gradients and the Reducer's buckets are bf16:
-/// each bucket is converted before its all-reduce, and the sums are written to the flat gradients,
-/// bypassing the parameters' own gradients.
+/// Unless compressed, sums are fp32, as in the other strategies, even if gradients and buckets are
+/// bf16: each bucket is converted before its all-reduce, and the sums are written to the flat
+/// gradients, bypassing the parameters' own gradients.
 class BucketedAverager : public GradientAverager {
  public:
   BucketedAverager(const settings::TrainOptions& options, const Communicator& communicator,
@@ -198,7 +198,7 @@ class BucketedAverager : public GradientAverager {
       std::vector<at::Tensor> step_statistics{statistics()};
       statistics_work_ = communicator_.process_group()->allreduce(step_statistics);
       reducer_->prepare_for_backward({root});
-      root.backward(gradient);  // returns once all buckets are summed
+      root.backward(gradient);  // ends with a wait for the sums of all buckets
     });
     take_sums();
   }
@@ -236,8 +236,8 @@ class BucketedAverager : public GradientAverager {
     return communicator_.process_group()->allreduce(sent)->getFuture();
   }
 
-  /// Moves the sums to the flat gradients, which become the parameters' gradients. A parameter has
-  /// no gradient only if backward did not reach it.
+  /// Copies the sums to the flat gradients, which become the parameters' gradients. Parameters that
+  /// backward did not reach still have no gradient.
   void take_sums() {
     const at::NoGradGuard no_grad;
     for (const auto& [summed, views] : bucket_sums_) {
@@ -255,8 +255,8 @@ class BucketedAverager : public GradientAverager {
   std::optional<at::ScalarType> sent_type_;                       // of compressed gradients
   std::unordered_map<const c10::TensorImpl*, at::Tensor> views_;  // by parameter
   bool accumulating_ = false;  // whether the step had earlier batches
-  // Of the step: each bucket's sums, [n] in the type in which they are sent, and the flat gradients
-  // that receive them.
+  // Of the step: each bucket's sums, [n] in the type in which they are sent, and the views of the
+  // flat gradients that receive them.
   std::vector<std::pair<at::Tensor, std::vector<at::Tensor>>> bucket_sums_;
   std::unique_ptr<c10d::Reducer> reducer_;
   c10::intrusive_ptr<c10d::Work> statistics_work_;

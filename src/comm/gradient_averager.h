@@ -109,7 +109,7 @@ struct DeferredSum {
   Scratch make_scratch() const {
     return {decltype(Scratch::blocks)(rows.size()), decltype(Scratch::row_data)(rows.size())};
   }
-  /// Writes the sum of all elements to `result` [n] f32, which may be one of the rows.
+  /// Writes the sum of the rows to `result` [n] f32, which may be one of them.
   void write_to(const at::Tensor& result) const;
 };
 
@@ -143,8 +143,8 @@ struct GradientBuffer {
 ///
 /// A step calls `begin`; for each batch, the model's forward pass and `backward`; and then
 /// `average`. It updates the weights and optimizer state in `owned_slice` with the gradients from
-/// `deferred_sum` or, after `complete_sum`, from the buffer. Finally, it calls `end_update`. Calls
-/// other than `begin`, `deferred_sum` and `complete_sum` may be collective.
+/// `deferred_sum` or, after `complete_sum`, from the buffer. Finally, it calls `end_update`. All of
+/// these calls except `deferred_sum` and `complete_sum` may be collective.
 class GradientAverager {
  public:
   explicit GradientAverager(GradientBuffer buffer) : buffer_(std::move(buffer)) {}
@@ -158,7 +158,7 @@ class GradientAverager {
   virtual void backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
     root.backward(gradient);
   }
-  /// Sums the statistics and, unless deferred, the gradients over the ranks. Throws PeerError.
+  /// Completes the ranks' sums of statistics and, unless deferred, gradients. Throws PeerError.
   virtual void average() = 0;
   /// Returns the gradients in `owned_slice`, as one row if they are already summed. Only on CPUs.
   DeferredSum deferred_sum() const;
@@ -169,11 +169,11 @@ class GradientAverager {
   /// Gathers the summed gradients on every rank.
   virtual void all_gather() {}
   /// Replaces a contiguous tensor, which has the same size on all ranks, with its sum over them.
-  /// Returns false, without changing it, if it is not small or the strategy would need messages.
+  /// Returns false, without changing it, if it is too large or the strategy shares no memory.
   /// Collective. For batch norm, which sums statistics in each layer's forward and backward pass.
   virtual bool all_reduce_small(at::Tensor& /*tensor*/) { return false; }
-  /// Waits until every rank sees the updates of all ranks. Returns whether they are finite on all
-  /// ranks, or `finite` itself if each rank updates all weights from the same sums.
+  /// `finite`: whether this rank's update is finite. If ranks share the weights, waits for all
+  /// updates and returns whether all are finite; otherwise returns `finite`, equal on all ranks.
   virtual bool end_update(bool finite) { return finite; }
 
   /// Returns the elements that this rank updates: all of them, unless the ranks share one copy of
@@ -205,7 +205,7 @@ class GradientAverager {
  private:
   at::Tensor owned_gradients() const { return owned_slice().of(buffer_.flat); }
 
-  bool complete_ = false;  // whether the latest gradients are summed
+  bool complete_ = false;  // whether the step has called `complete_sum`
 };
 
 /// Returns the options, with the strategy `auto` replaced by `shared_memory` if all ranks compute

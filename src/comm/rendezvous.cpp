@@ -47,7 +47,7 @@ std::array<char, 10> greeting() {
 }
 
 std::string not_a_store(const std::string& behaviour) {
-  return "the program listening there is not a store: it " + behaviour;
+  return "the program listening there does not answer like a store: it " + behaviour;
 }
 
 /// Returns why no store answers at an address, or "" if one does.
@@ -127,7 +127,7 @@ std::string store_address(const launch::WorkerIdentity& identity) {
 
 /// Connects to the store, which this process serves if it is rank 0 and no agent does. Throws
 /// Error(kDistributed) within the timeout, with the address and the cause: the port is in use, the
-/// name does not resolve, nothing is listening there, or the program there is not a store.
+/// name does not resolve, nothing is listening there, or the program there is not a store or hangs.
 c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& options) {
   const launch::WorkerIdentity& identity = options.identity;
   const bool serves = identity.rank == 0 && !identity.store_served_by_agent;
@@ -155,7 +155,7 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
 }
 
 constexpr const char* kVerdict = "verdict";  // rank 0's: a Refusal, or "" to start the run
-constexpr const char* kRead = "read";        // a rank has read the verdict and all entries
+constexpr const char* kRead = "read";        // a rank has read a refusal or, if none, all entries
 constexpr const char* kJoined = "joined";
 constexpr double kReadGrace_s = 1;  // for other ranks to read the verdict after the timeout
 
@@ -164,7 +164,7 @@ std::string rank_key(const char* event, int rank) {
   return std::string(event) + "/" + std::to_string(rank);
 }
 
-/// Waits until all keys are set. Returns false if the deadline passes first.
+/// Waits until all keys are set. Returns false if the deadline passes first or the store fails.
 bool wait_until_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline& deadline) {
   while (true) {
     try {
@@ -251,7 +251,7 @@ std::string host_identity() {
          link_target("/proc/self/ns/pid") + " " + std::to_string(shm.st_dev);
 }
 
-/// A rank's entry in the store: values that must be equal on all ranks, and its host.
+/// A rank's entry in the store: values that must be equal on all ranks, its GPUs and its host.
 struct RankInfo {
   int world_size = 0;
   std::string fingerprint;

@@ -35,8 +35,8 @@ int make_segment(std::size_t bytes, UniqueFd& fd) {
   return error;
 }
 
-/// The file of rank 0's memory, as rank 0 sees it. The same path may name a different file if ranks
-/// are in different PID namespaces.
+/// The file of rank 0's memory, as rank 0 sees it. Device and inode show whether another rank opens
+/// the same file: in a different PID namespace, the path may name another one.
 using SegmentFile = std::array<std::int64_t, 4>;  // process, descriptor, device, inode
 
 SegmentFile segment_file(int fd) {
@@ -74,8 +74,8 @@ void require_success(const Communicator& communicator, int error) {
 
 /// Memory shared by the ranks of one host. It has no name, so nothing is left behind however the
 /// processes end, and the size limit of /dev/shm, which is small in containers, does not apply.
-/// Initially zero. All ranks allocate the same pieces from it; each piece keeps the whole segment
-/// alive.
+/// Initially zero. All ranks allocate the same pieces from it. This object and each tensor in a
+/// piece keep the whole segment alive.
 class SharedSegment {
  public:
   /// Creates the memory on rank 0 and maps it on all ranks. Collective. Throws SharedMemoryError on
@@ -144,9 +144,9 @@ constexpr std::size_t kMaxSmall_bytes = 64 << 10;  // 4,000 channels' statistics
 
 /// Sums gradients in memory shared by ranks on the CPUs of one host. Each rank sums its slice of
 /// all ranks' gradients and updates its slice of the weights. Weights and optimizer state are
-/// shared too, so nothing is copied or computed twice. Results are bit-identical in every run.
+/// shared too, so no update is copied or computed twice. The order of summation is fixed.
 ///
-/// A rank that has waited for a tenth of a second checks whether the other processes are alive. The
+/// A waiting rank checks ten times a second whether the processes that it waits for are alive. The
 /// launcher, or a thread of the rank, monitors this wait and detects hung processes.
 class SharedMemoryAverager : public GradientAverager {
  public:

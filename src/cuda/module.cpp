@@ -86,7 +86,7 @@ std::string nccl_version() {
 class CudaGraph : public accelerator::DeviceGraph {
  public:
   void capture(const std::function<void()>& work) override try {
-    // Work from other threads (NCCL's watchdog, the checkpoint writer) is not captured.
+    // Thread-local, so calls of NCCL's watchdog or the checkpoint writer do not break the capture.
     graph_.capture_begin(*pool_, cudaStreamCaptureModeThreadLocal);
     try {
       work();
@@ -285,7 +285,7 @@ std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::pa
     }
     return std::make_unique<CudaKernelModule>(image);
   } catch (const Error& error) {
-    spdlog::debug("{}: recompiling the kernels: {}", file.string(), error.what());
+    spdlog::debug("{}: {}; recompiling the kernels", file.string(), error.what());
     return nullptr;
   }
 }

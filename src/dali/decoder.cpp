@@ -44,7 +44,7 @@ void initialize() {
   });
 }
 
-/// Discards standard error during its lifetime.
+/// Discards this process's standard error during its lifetime.
 class QuietStderr {
  public:
   QuietStderr() : saved_(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) {
@@ -65,9 +65,9 @@ daliArgDesc_t argument(const char* name, daliDataType_t type, std::int64_t value
   return {.name = name, .dtype = type, .ivalue = value};
 }
 
-/// A DALI pipeline: external input -> decoders.Image -> Resize -> CropMirrorNormalize, which
-/// outputs colour planes. DALI does not select, shuffle or pad samples. With a GPU, the decoder is
-/// `mixed` and the other operators run on the GPU.
+/// A DALI pipeline: external input -> decoders.Image -> Resize (if `fits_size`) ->
+/// CropMirrorNormalize (if RGB; outputs colour planes). DALI does not select, shuffle or pad
+/// samples. With a GPU, the decoder is `mixed` and the other operators run on the GPU.
 class Pipeline {
  public:
   /// Builds the pipeline for batches of at most `max_batch` samples. Throws Error(kRunFailed) with
@@ -131,7 +131,7 @@ class Pipeline {
     require(daliPipelineRun(pipeline_.get()));
   }
   /// Waits for the oldest batch in the pipeline. DALI owns the batch's memory and reuses it when
-  /// the last `owner` is gone. Throws Error(kData), after which the pipeline is unusable.
+  /// the last `owner` is gone. Throws Error(kData) if decoding fails, which breaks the pipeline.
   data::DecodedBatch pop() {
     daliPipelineOutputs_h popped = nullptr;
     require(daliPipelinePopOutputs(pipeline_.get(), &popped), ExitCode::kData);
@@ -202,8 +202,8 @@ class Pipeline {
 // While one batch is being decoded, the next one waits in DALI.
 constexpr std::size_t kMaxFed = 2;
 
-/// Decodes with NVIDIA DALI. One thread reads the files and owns the pipeline. As in the built-in
-/// decoders, each file's header is checked first. Pictures that DALI would decode differently, and
+/// Decodes with NVIDIA DALI. One thread reads the files and runs the pipeline. As in the built-in
+/// decoders, each file's header is checked first. Pictures that DALI might decode differently, and
 /// whole batches on which it fails, are decoded by the built-in decoders and passed to DALI as PNG.
 class DaliDecoder : public data::ImageDecoder {
  public:
@@ -268,7 +268,7 @@ class DaliDecoder : public data::ImageDecoder {
   }
 
   /// Returns the next batch to feed, or null if none is waiting, the pipeline is full, or the
-  /// decoder is shutting down. Blocks while the pipeline is empty.
+  /// decoder is shutting down. If the pipeline is empty, waits for a batch or the shutdown.
   std::unique_ptr<FileBatch> next_batch() {
     std::unique_lock<std::mutex> lock(mutex_);
     if (fed_.size() == kMaxFed) return nullptr;

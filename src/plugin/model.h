@@ -53,13 +53,13 @@ class Options {
 };
 
 /// A network for image classification. Its constructor registers parameters, buffers and submodules
-/// like any LibTorch module; `model.pt` uses their names, and every parameter is trained.
-/// LibTorch's random number generator is seeded before construction and before each step.
+/// like any LibTorch module; `model.pt` uses their names. Parameters without requires_grad are
+/// frozen by default. LibTorch's generator is seeded before construction and before each step.
 class Classifier : public torch::nn::Module {
  public:
-  /// Returns the logits [N,classes] for normalised images [N,C,H,W]. The images are fp32, or bf16
-  /// if the network is trained in bf16; its parameters are then bf16 too, except in layers with
-  /// running statistics.
+  /// Returns the logits [N,classes] for normalised images [N,C,H,W]. Images and parameters are
+  /// fp32. If `precision` is bf16, a copy of the network gets bf16 images; its parameters are bf16,
+  /// except in layers with running statistics.
   virtual at::Tensor forward(at::Tensor images) = 0;
 };
 
