@@ -12,7 +12,7 @@
 #include "kernels/launch.h"
 #include "kernels/operations.h"
 
-/// Launches the network and loss kernels, and defines their gradients for autograd.
+/// Launches the loss kernel, and the network's kernels as functions of autograd.
 namespace mnist_train::kernels {
 
 using torch::autograd::AutogradContext;
@@ -124,11 +124,11 @@ namespace {
 constexpr std::int64_t kTiledThreads = 512;  // per block, as in gpu/row_tiles.cu
 constexpr std::int64_t kTileChannels = 64;   // per block, at most
 
-// Channels per thread and row: 16 bytes for sums, four channels for maps (element-wise kernels).
+// Channels per thread and row in kernels of FOR_EACH_TYPE (wide) or FOR_EACH_TYPE_BY_FOUR (narrow).
 constexpr std::int64_t kMaxPackBytes = 16;
-constexpr std::int64_t kMapPack = 4;
+constexpr std::int64_t kNarrowPack = 4;
 
-std::int64_t sum_pack(const at::Tensor& x) { return kMaxPackBytes / x.element_size(); }
+std::int64_t wide_pack(const at::Tensor& x) { return kMaxPackBytes / x.element_size(); }
 
 /// Returns whether there are enough arrival counters for the tiles of this many channels.
 bool has_few_tiles(std::int64_t channels) {
@@ -208,7 +208,7 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
                             const std::optional<at::Tensor>& residual, bool relu,
                             const BatchNormParameters& layer) {
     at::Tensor y = empty_rows_like(x);
-    const RowTiles tiles(x, {}, sum_pack(x));
+    const RowTiles tiles(x, {}, wide_pack(x));
     const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
     // Mean and inverse standard deviation of each channel.
     const at::Tensor statistics = at::empty({2, x.size(1)}, weight.options());
@@ -217,7 +217,7 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
            *convolution_bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, layer.epsilon,
            layer.momentum, statistics, layer.running_mean, layer.running_var, layer.batches,
            partial_sums, arrival_counters());
-    const RowTiles map(x, {y, *residual}, kMapPack);
+    const RowTiles map(x, {y, *residual}, kNarrowPack);
     launch(name_for("batch_norm", x.scalar_type()), map.grid(map.blocks(kMapBlocks, kMapRows)), x,
            *residual, statistics, weight, bias, map.rows, map.channels, map.tiles, map.packed, relu,
            y);
@@ -247,14 +247,14 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     if (context->saved_data["omits_bias"].toBool()) {
       dconvolution_bias = at::empty({x.size(1)}, x.options());
     }
-    const RowTiles tiles(x, {dy, y, dsum}, sum_pack(x));
+    const RowTiles tiles(x, {dy, y, dsum}, wide_pack(x));
     const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
     const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, statistics.options());
     launch(name_for("batch_norm_sums", x.scalar_type()), tiles.grid(blocks), x, dy, y, statistics,
            weight, bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, mask_from_x, dsum,
            dweight, dbias, dconvolution_bias, partial_sums, arrival_counters());
     if (needs_dx) {
-      const RowTiles map(x, {dsum, dx}, kMapPack);
+      const RowTiles map(x, {dsum, dx}, kNarrowPack);
       launch(name_for("batch_norm_gradient", x.scalar_type()),
              map.grid(map.blocks(kMapBlocks, kMapRows)), x, dsum, statistics, weight, bias, dweight,
              dbias, map.rows, map.channels, map.tiles, map.packed, mask_from_x, dx);
@@ -301,7 +301,7 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     const at::Tensor dy = gradients[0].contiguous();
     const at::Tensor dlinear = at::empty_like(y);
     const at::Tensor dbias = at::empty({y.size(1)}, y.options());
-    const RowTiles tiles(y, {dy, dlinear}, kMapPack);
+    const RowTiles tiles(y, {dy, dlinear}, kNarrowPack);
     // A batch has few rows, so allow one row per thread, which occupies more multiprocessors.
     const std::int64_t blocks = tiles.blocks(kSumBlocks, /*min_rows_per_thread=*/1);
     const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
@@ -325,7 +325,7 @@ at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const
 
 namespace {
 
-/// Launches a kernel that reads pixels of `in`, its first tensor, for each pixel of `out`.
+/// Launches a kernel over the pixels of `out` that reads pixels of `in`, its first tensor.
 template <class... Arguments>
 void launch_convolution(const char* name, const RowTiles& tiles, std::int64_t blocks,
                         const ChannelConvolution& layer, const at::Tensor& out,
@@ -340,7 +340,7 @@ void launch_convolution(const char* name, const RowTiles& tiles, std::int64_t bl
 /// given the output gradient `in`.
 void launch_depthwise(const ChannelConvolution& layer, const at::Tensor& in,
                       const at::Tensor& weight, bool is_gradient, const at::Tensor& out) {
-  const RowTiles tiles(out, {in}, sum_pack(in));
+  const RowTiles tiles(out, {in}, wide_pack(in));
   launch_convolution("depthwise", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, out, in, weight,
                      is_gradient, out);
 }
@@ -348,7 +348,7 @@ void launch_depthwise(const ChannelConvolution& layer, const at::Tensor& in,
 /// Writes the output for images with a single channel.
 void launch_single_channel(const ChannelConvolution& layer, const at::Tensor& x,
                            const at::Tensor& weight, const at::Tensor& y) {
-  const RowTiles tiles(y, {}, kMapPack);
+  const RowTiles tiles(y, {}, kNarrowPack);
   launch_convolution("single_channel", tiles, tiles.blocks(kMapBlocks, kMapRows), layer, y, x,
                      weight, y);
 }
@@ -357,7 +357,7 @@ void launch_single_channel(const ChannelConvolution& layer, const at::Tensor& x,
 at::Tensor convolution_weight_gradient(const ChannelConvolution& layer, const at::Tensor& x,
                                        const at::Tensor& dy, const at::Tensor& weight) {
   const bool single = x.size(1) < dy.size(1);
-  const RowTiles tiles = single ? RowTiles(dy, {}, kMapPack) : RowTiles(dy, {x}, sum_pack(x));
+  const RowTiles tiles = single ? RowTiles(dy, {}, kNarrowPack) : RowTiles(dy, {x}, wide_pack(x));
   const std::int64_t blocks = tiles.blocks(kSumBlocks / layer.kernel, kSumRows);
   const at::Tensor gradient = at::empty(weight.sizes(), weight.options());
   const at::Tensor partial_sums =

@@ -81,8 +81,8 @@ void update_weights(const WeightUpdate& update, const UpdateRule& rule);
 /// state.
 void update_with_libtorch(const WeightUpdate& update, const UpdateRule& rule);
 
-/// Returns whether the kernels can compute `max_pool2d(relu(x + bias), 2)` for x [N,C,H,W] and bias
-/// [C], which may be undefined. Requires fp32 or bf16, and images of at least 2x2.
+/// Returns whether the kernels can compute `max_pool2d(relu(x + bias), 2)` for x [N,C,H,W], fp32 or
+/// bf16, with H, W >= 2 and fewer than 2^31 values. `bias` [C] has the same type or is undefined.
 bool supports_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
 
 /// Returns `max_pool2d(relu(images + bias), 2)` for images [N,C,H,W] in any memory format; `bias`
@@ -111,7 +111,7 @@ struct GatheredRows {
 /// Gathers samples. See gpu/gather_batch.cu.
 GatheredRows gather_rows(const BatchSamples& samples);
 
-/// Parameters of a batch norm layer on a GPU. Tensors are [C] f32.
+/// Parameters of a batch norm layer on a GPU. Tensors are [C] f32 unless noted.
 struct BatchNormParameters {
   at::Tensor weight;
   at::Tensor bias;
@@ -124,8 +124,8 @@ struct BatchNormParameters {
 };
 
 /// Returns whether the kernels can normalise x: fp32 or bf16, [N,C] or channels_last [N,C,H,W],
-/// with at least two values per channel. `residual` must be undefined or have x's shape, type and
-/// format.
+/// with at least two values per channel and C at most 65,536. `residual` must be undefined or have
+/// x's shape, type and format.
 bool supports_batch_norm(const at::Tensor& x, const at::Tensor& residual);
 
 /// Returns `relu(batch_norm(x + convolution_bias) + residual)` in training mode; ReLU, residual and
@@ -138,8 +138,8 @@ at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
 enum class LinearFunction { kRelu, kTanh };
 
 /// Returns whether the kernel can compute the gradients of a linear layer with this input [N,I],
-/// weight [O,I] and bias [O], followed by an activation. Requires a bias and one type, fp32 or
-/// bf16, for all tensors.
+/// weight [O,I] and bias [O], followed by an activation. All must have one type, fp32 or bf16;
+/// the bias must be defined, and O at most 65,536.
 bool supports_linear_activation(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor& bias);
 

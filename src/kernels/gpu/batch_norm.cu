@@ -3,7 +3,7 @@
 // rows,
 //     x_hat = (x - mean) / sqrt(variance + epsilon)
 //     y = relu(weight * x_hat + bias + residual)
-// and with g = dy if y > 0, otherwise 0, which is also the gradient of the residual,
+// and with g = 0 if there is a ReLU and y <= 0, else dy (g is also the residual's gradient),
 //     d bias = sum g    d weight = sum g * x_hat
 //     d x = weight / sqrt(variance + epsilon) * (g - d bias / N - x_hat * d weight / N).
 // The preceding convolution may omit its bias b from x. This changes neither x - mean nor the

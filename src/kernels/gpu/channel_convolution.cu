@@ -59,7 +59,7 @@ __device__ inline Pack<T, size> load_channels(const RowTile<size>& tile, const T
   }
 }
 
-/// Weights of a block's tile: [kernel elements, channels].
+/// Weights of a block's tile: [kernel elements, kTileChannels].
 __device__ inline float* tile_weights() {
   __shared__ float weights[kMaxElements * kTileChannels];
   return weights;
@@ -201,7 +201,7 @@ __device__ inline void single_channel_weights(const RowTile<size>& tile, Argumen
   weight_gradient<InputChannel::kOnlyChannel>(tile, arguments...);
 }
 
-// Parameters of all kernels: the RowTile's matrix, and the sizes of the convolution.
+// Parameters that these kernels share: the RowTile's matrix, and the sizes of the convolution.
 #define TILED_IMAGES                                                                       \
   int64 rows, int64 channels, int tiles, int packed, int height, int width, int in_height, \
       int in_width, int stride, int padding, int kernel

@@ -6,7 +6,7 @@ __device__ inline int64 sample_position(const int64* positions, int64 first, int
   return positions == nullptr ? first + i : positions[i];
 }
 
-/// Adds `advance` to all positions once every block has read its positions. Every thread must call
+/// Adds `advance` to all positions once every block has read its position. Every thread must call
 /// it.
 __device__ inline void advance_positions(int64* positions, int64 count, int64 advance,
                                          unsigned* arrived) {

@@ -29,8 +29,8 @@ struct Weights {
 };
 
 struct Sgd {
-  float* first;  // the momentum buffer; null without momentum
-  float* second;
+  float* first;   // the momentum buffer; null without momentum
+  float* second;  // null
   float learning_rate;
   float momentum;
   float weight_decay;

@@ -61,8 +61,8 @@ __device__ inline bool is_aligned(const void* address, unsigned bytes) {
   return reinterpret_cast<unsigned long long>(address) % bytes == 0;
 }
 
-/// Defines a kernel per type: `define(name suffix, type, values per thread and row)`. With 16
-/// bytes per row, sums need fewer threads; with four values, bf16 maps need fewer registers.
+/// Defines a kernel per type: `define(name suffix, type, values per thread and row)`. With 16 bytes
+/// of values, a row needs fewer threads; with four values, bf16 kernels need fewer registers.
 #define FOR_EACH_TYPE(define) define(f32, float, 4) define(bf16, bf16, 8)
 #define FOR_EACH_TYPE_BY_FOUR(define) define(f32, float, 4) define(bf16, bf16, 4)
 

@@ -109,7 +109,7 @@ __device__ inline void pool_window(const PoolForward<T>& pool) {
 }
 
 /// Writes the gradient of one window for `size` channels starting at `channel`, and adds it to
-/// `sums`. Windows include the incomplete ones at an odd last row or column.
+/// `sums`. Here, windows include the incomplete ones at an odd last row or column.
 template <class T, int size>
 __device__ inline void scatter_window(const PoolBackward<T>& pool, unsigned window,
                                       unsigned channel, float* sums) {

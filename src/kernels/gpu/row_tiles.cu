@@ -6,7 +6,7 @@ constexpr unsigned kMaxParts = 16;       // per sum
 
 /// The part of a matrix [rows, channels] that a thread processes. The channels are divided into
 /// tiles of at most 64, and the rows of a tile among `blocks` blocks. A block processes `row_slots`
-/// rows at once, and each thread processes `size` adjacent channels of one row.
+/// rows at once, each thread `size` adjacent channels of one of them.
 template <int size>
 struct RowTile {
   /// `replicas` adjacent blocks process the same part.
@@ -138,6 +138,6 @@ struct BlockRows {
 
   int64 row_slots;
   int64 rounds;         // full rounds over all blocks
-  unsigned last_block;  // processes the `rest` rows after the last full round
+  unsigned last_block;  // also processes the last `rest` rows, which do not fill its row slots
   int64 rest;
 };
