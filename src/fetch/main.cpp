@@ -186,7 +186,7 @@ std::string download(const std::string& url, const fs::path& part, std::uint64_t
   }
   if (target.too_long) {
     truncate(target);
-    return "longer than the maximum of " + std::to_string(max_bytes) + " bytes";
+    return "is longer than the maximum of " + std::to_string(max_bytes) + " bytes";
   }
   if (code == CURLE_OK) return "";
   return message[0] == '\0' ? curl_easy_strerror(code) : message.data();
@@ -269,8 +269,8 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
           std::ranges::count(dataset.files, file.name, &settings::DatasetFile::name) > 0;
       const fs::path path = folder / file.name;
       if (!would_be_replaced || !fs::exists(path) || !verify(path, file).empty()) continue;
-      refuse("{}: is a file of {}, which {} would replace; choose another folder", path.string(),
-             other.name, dataset.name);
+      refuse("{}: is a file of {}; fetching {} would replace it; choose another folder",
+             path.string(), other.name, dataset.name);
     }
   }
 }
