@@ -29,7 +29,7 @@ constexpr int kRunAheadBatches = 2;
 // Images per batch and CPU thread. With more, the activations would not fit into the caches, and
 // convolutional networks would be up to twice as slow.
 constexpr std::int64_t kHostBatch = 128;
-// Maximum number of samples whose logits are kept for recomputation.
+// A cascade is emptied at the end of a shard, and once it contains this many samples or logits.
 constexpr std::int64_t kCascadedSamples = 8192;
 constexpr std::int64_t kCascadedLogits = kCascadedSamples * 256;
 constexpr std::int64_t kTopClasses = 5;
@@ -149,7 +149,7 @@ class EvaluationSums {
     for (std::int64_t sample = 0; sample < result.samples; ++sample, guess += 2) {
       const std::size_t label = labels_[static_cast<std::size_t>(sample)];
       ++counts.samples[label];
-      // An external network may have more outputs than there are classes.
+      // An external network may return more logits than in the check that loaded it.
       if (!(guess[0] >= 0 && guess[0] < static_cast<double>(classes_))) continue;
       const auto predicted = static_cast<std::size_t>(guess[0]);
       ++counts.predicted[predicted];

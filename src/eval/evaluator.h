@@ -63,8 +63,8 @@ class CascadedLogits {
 struct EvaluationRequest {
   // Samples whose predictions are requested: ascending and disjoint, within the image set.
   std::vector<data::Range> predictions{};
-  // Number of shards of the image set, at least one per rank; it alone decides how samples are
-  // batched and summed. 0: one per rank.
+  // Number of shards of the image set, at least one per rank; batches and sums depend on it, but
+  // not on the number of ranks. 0: one per rank.
   std::int64_t shards = 0;
   // A bf16 copy of the model, used only on CPUs, for the samples that it classifies correctly by a
   // clear margin (see CascadedLogits); null: the model computes everything.

@@ -154,9 +154,9 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
   const std::vector<std::int64_t> begins = divide(options.shards.value_or(ranks), ranks);
   if (begins.back() < ranks) {
     refuse(
-        "deterministic.shards divides each batch into {0} shards, but there are {1} processes: "
-        "start at most {0}",
-        begins.back(), ranks);
+        "deterministic.shards divides each batch into {}, but there are {} processes: start at "
+        "most {}",
+        counted(begins.back(), "shard"), ranks, begins.back());
   }
   if (!options.samples_per_rank.empty()) {
     return std::make_unique<PerRankPartition>(options.samples_per_rank, begins,

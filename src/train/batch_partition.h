@@ -23,8 +23,8 @@ struct PartitionOptions {
   std::optional<std::int64_t> shards{};          // per batch, for any number of ranks
 };
 
-/// Splits each global batch into shards: one per rank, or a fixed number. Every rank can compute
-/// all shards. This class splits evenly: sizes differ by at most one.
+/// Splits each global batch into shards: one per rank, or a fixed number. Every rank knows the
+/// positions of all shards. This class splits evenly: sizes differ by at most one.
 class BatchPartition {
  public:
   /// Rank i computes shards `begins[i]` to `begins[i + 1]` - 1.
@@ -38,8 +38,8 @@ class BatchPartition {
   /// Returns the first shard of each rank, followed by the total number of shards.
   const std::vector<std::int64_t>& begins() const { return begins_; }
 
-  /// Returns the order of a rank's `count` samples in an epoch (counted from 0): the same for all
-  /// ranks, unless each has its own training set.
+  /// Returns the order of a rank's samples in an epoch (counted from 0): of all `count` samples,
+  /// and the same for all ranks, unless each has its own training set.
   virtual std::vector<std::int64_t> order_of(int /*rank*/, std::int64_t count, std::int64_t seed,
                                              std::int64_t epoch) const {
     return data::epoch_permutation(count, seed, epoch);

@@ -171,7 +171,7 @@ void FlatParameters::collect_gradients() {
     if (gradients.back().defined()) continue;
     throw Error(ExitCode::kRunFailed,
                 "parameter " + names_[i] +
-                    " receives no gradient: the model's output must depend on every parameter");
+                    " receives no gradient: the output must depend on every trained parameter");
   }
   collect(gradients, at::kBFloat16);
   collect(gradients, at::kFloat);

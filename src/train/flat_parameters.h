@@ -37,9 +37,10 @@ class FlatParameters {
  public:
   /// `statistics`: number of scalars stored after the gradients. `module` must be on its device
   /// already. `bf16_copy`: null, or a module for forward and backward, with the same architecture
-  /// and device but some parameters in bf16. Its bf16 parameters become views of a separate buffer,
-  /// which `refresh_bf16_copy` fills; its other parameters and all its buffers are shared with
-  /// `module`. `kinds`: the settings of each parameter; if empty, all have the defaults.
+  /// and device but some parameters in bf16. These become views of a separate buffer (frozen ones,
+  /// separate tensors), filled by `refresh_bf16_copy`; its other parameters and all its buffers are
+  /// shared with `module`. `kinds`: the settings of each parameter; if empty, all have the
+  /// defaults.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, ShardLayout layout = {},
                  std::vector<settings::ParameterSettings> kinds = {});

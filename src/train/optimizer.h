@@ -26,9 +26,9 @@ double average_weight(double decay, std::int64_t step);
 /// buffers, such as running means, are averaged too; other buffers are copied.
 class EmaModel {
  public:
-  /// Averages `model`. Its parameters are stored in `parameters`, which must outlive this object.
-  /// `average` is a model of the same architecture on the same device; its parameters become views
-  /// of `values`.
+  /// Averages `model`, whose parameters are stored in `parameters`, which must outlive this object.
+  /// `average` is a model of the same architecture on the same device; its trained parameters
+  /// become views of `values`, and it shares the frozen ones.
   EmaModel(models::Model& model, const FlatParameters& parameters,
            std::shared_ptr<models::Model> average);
 

@@ -37,7 +37,7 @@ struct EarlyStoppingState {
 /// so any number of processes can resume from it.
 struct Progress {
   std::int64_t epoch = 0;               // finished epochs
-  std::int64_t samples_into_epoch = 0;  // position in the next epoch's global order
+  std::int64_t samples_into_epoch = 0;  // position in the current epoch's global order
   std::int64_t step = 0;                // optimizer steps of the run
   std::int64_t samples_seen = 0;
   StepSums epoch_sums;             // of the unfinished epoch
@@ -56,7 +56,7 @@ struct Progress {
 
   /// Returns the number, from 1, of the epoch that the last step belongs to.
   std::int64_t last_epoch() const { return epoch + (samples_into_epoch > 0 ? 1 : 0); }
-  /// Makes the next epoch the best one, because earlier ones were compared by a different metric.
+  /// Makes the next epoch the best one, also for early stopping, because the metric has changed.
   void forget_best() {
     best_step = -1;
     best_accuracy = best_test_accuracy = -1;

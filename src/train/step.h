@@ -89,7 +89,7 @@ class StepLog {
   }
   /// Waits for the device and adds the sums of the steps since the last call to `sums`.
   /// `describe_next` must have been called for each step. Returns the steps, valid until the next
-  /// call.
+  /// call or `take`.
   std::span<const FinishedStep> synchronize(StepSums& sums);
   /// Takes the steps up to the last `synchronize`; each step is returned once.
   std::vector<FinishedStep> take() { return std::exchange(finished_, {}); }
@@ -148,7 +148,7 @@ class ShardBuffers {
   /// Resets the model's buffers to the copy.
   void begin_shard();
   /// Writes the changes since `begin_shard` to `changes` [elements] f32. `fraction`: the shard's
-  /// fraction of the step's samples. `is_first`: whether it is the first shard of the batch.
+  /// fraction of the step's samples. `is_first`: whether it is the first shard of the step.
   void end_shard(const at::Tensor& changes, double fraction, bool is_first) const;
   /// Resets the model's buffers to the copy and adds the summed `changes`.
   void end_step(const at::Tensor& changes);
@@ -159,8 +159,8 @@ class ShardBuffers {
   std::int64_t floating_elements_ = 0;
 };
 
-/// One optimizer step of one rank: forward, backward, averaging, clipping, update. Never waits for
-/// a GPU, so a graph can capture it (see GraphedStep).
+/// One optimizer step of one rank: forward, backward, averaging, clipping, update. Waits for a GPU
+/// only if the partition measures times; otherwise, a graph can capture it (see GraphedStep).
 ///
 ///     step.begin(samples, batches, rates);
 ///     for each of this rank's shards, for each of its batches: step.add(batch);

@@ -33,12 +33,12 @@ struct TrainerSetup {
 };
 
 /// One rank's part of training: model, optimizer, and the cursor through the epochs. All ranks have
-/// the same state after every step; each processes its shards of the global batch.
+/// the same weights and cursor after every step; each processes its shards of the global batch.
 class Trainer {
  public:
-  /// Collective. `images` and `communicator` must outlive the trainer. Throws like
-  /// parameter_settings, and throws Error(kConfig) if the options require CUDA graphs but the step
-  /// cannot be captured.
+  /// Collective. `images` and `communicator` must outlive the trainer. Throws SharedMemoryError,
+  /// and Error(kConfig), for example if the options require CUDA graphs but the step cannot be
+  /// captured.
   Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::BatchSource& images,
           const comm::Communicator& communicator);
 
@@ -49,7 +49,7 @@ class Trainer {
   bool epoch_done() const { return progress_.samples_into_epoch >= images_.count() || run_done(); }
   /// Runs one optimizer step, or several at once but at most `max_steps`, which must be the same on
   /// all ranks. The last step of an epoch may have fewer samples or batches. Collective.
-  /// Occasionally synchronises with the device, and then throws like `synchronize`.
+  /// If StepLog requires it, synchronises with the device, and then throws like `synchronize`.
   void step(bool stop_requested, std::int64_t max_steps = 1);
   /// Waits for the device and updates the epoch's sums and time in `progress`. Collective. Throws
   /// Error(kRunFailed) on all ranks if the loss or an update is not finite, and PeerError.
