@@ -41,7 +41,7 @@ std::string class_of(const torch::nn::Module& module) {
 
 /// Returns the names of the classes that the job's checkpoint was trained on, in label order. They
 /// come from the named data set, the checkpoint or the run's dataset.json. Returns an empty list if
-/// the classes have no names; warns if the names are unknown.
+/// the classes have no names or, after a warning, if the names are unknown.
 std::vector<std::string> class_names_of(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   if (!options.format) return settings::named_dataset(*options.dataset).class_names;
@@ -58,7 +58,7 @@ std::vector<std::string> class_names_of(const Worker& worker) {
   return {};
 }
 
-/// Creates the config's model for these images with the weights of the job's checkpoint or weight
+/// Creates the config's model for these images with the weights of the job's checkpoint or weights
 /// file. Throws Error(kCheckpoint) if they do not fit the model.
 std::shared_ptr<models::Model> make_model_with_weights(Worker& worker,
                                                        const data::ImageSet& images) {
@@ -158,16 +158,16 @@ void print_predictions(const Worker& worker, models::Model& model, loader::Batch
   print_text(text);
 }
 
-/// Warns about the inverted images, if any. `count`: the total number of images; `trained`: the
-/// mean brightness of the training images.
-void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
+/// Warns about the inverted images, if any. `count`: the total number of images; `mean`: the mean
+/// brightness of the training images.
+void warn_of_inverted(const std::vector<std::string>& inverted, std::int64_t count, double mean) {
   if (inverted.empty()) return;
-  const bool dark = trained < 0.5;
+  const bool dark = mean < 0.5;
   spdlog::warn(
-      "{} of {} images look{} inverted ({}): {} on a {} background, but the model was trained on "
+      "{} of {} look{} inverted ({}): {} on a {} background, but the model was trained on "
       "images with a {} background; invert them first, for example with ImageMagick: convert {} "
       "-background white -alpha remove -negate inverted.png",
-      inverted.size(), count, inverted.size() == 1 ? "s" : "",
+      inverted.size(), counted(count, "image"), inverted.size() == 1 ? "s" : "",
       first_names(inverted, /*max_names=*/5), dark ? "dark" : "light", dark ? "light" : "dark",
       dark ? "dark" : "light",
       shell_word((inverted.front().starts_with("-") ? "./" : "") + inverted.front()));
@@ -178,17 +178,17 @@ void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet
   settings::DataOptions options = worker.config.data;
   options.decode = settings::Decode::kStream;
   data::DatasetReader reader(options, data::Splits::kTest, worker.job.dataset_record);
-  std::int64_t checked = 0;
+  std::int64_t batch = 0;
   std::vector<data::SampleFailure> failed;
   if (options.on_bad_sample == settings::OnBadSample::kSkip) {
     failed = reader.check(0, 1, at::get_num_threads(),
-                          [&] { worker.enter(launch::Phase::kEvaluation, ++checked); });
+                          [&] { worker.enter(launch::Phase::kEvaluation, ++batch); });
   }
   const data::ImageSet test = reader.stream(failed).test;
   const auto source = batches_of(worker, test, like);
   const std::int64_t batch_size = worker.config.train.test_batch_size;
   for (std::int64_t begin = 0; begin < test.count; begin += batch_size) {
-    worker.enter(launch::Phase::kEvaluation, checked + begin + 1);
+    worker.enter(launch::Phase::kEvaluation, ++batch);
     const data::Range range{begin, std::min(begin + batch_size, test.count)};
     std::vector<std::string> files;
     for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
@@ -200,7 +200,7 @@ void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ExitCode::kRunFailed, message); }
 
-/// Returns the median time of `work`. Collective.
+/// Returns the median time of `work`. Collective if `work` is.
 double seconds_of(Worker& worker, int repetitions, const std::function<void()>& work) {
   constexpr int kWarmUps = 2;
   std::vector<double> seconds;
@@ -223,7 +223,7 @@ OrderedJson measure_all_reduce(Worker& worker) {
     worker.communicator.all_reduce_sum(sum);
     const auto first = accelerator::to_host(sum.narrow(0, 0, 1)).item<float>();
     if (first != static_cast<float>(worker.identity.world_size)) {
-      fail("all-reduce computes a wrong sum");
+      fail("all-reduce computed a wrong sum");
     }
     sum.zero_();
     return seconds_of(worker, repetitions, [&] { worker.communicator.all_reduce_sum(sum); });
@@ -343,9 +343,9 @@ void run_predictions(Worker& worker) {
   data::ImageGeometry geometry{like.channels, like.height, like.width, true, true};
   data::set_decode_options(geometry, worker.config.data);
   std::vector<std::string> inverted;
-  std::vector<std::string> unusable;  // one line per file that is not an image
+  std::vector<std::string> unusable;  // one message per file that cannot be read
   for (std::size_t begin = 0; begin < files.size(); begin += batch_size) {
-    worker.enter(launch::Phase::kEvaluation, static_cast<std::int64_t>(begin + 1));
+    worker.enter(launch::Phase::kEvaluation, static_cast<std::int64_t>(begin / batch_size + 1));
     const auto part = files.subspan(begin, std::min(batch_size, files.size() - begin));
     std::vector<std::string> problems(part.size());
     const data::ImageSet images = decode(part, geometry, like, problems);
@@ -365,10 +365,10 @@ void run_predictions(Worker& worker) {
     const auto source = batches_of(worker, images, like);
     print_predictions(worker, *model, *source, {0, source->count()}, shown_files, class_names);
   }
-  warn_of_inverted(inverted, files.size() - unusable.size(), trained.value_or(0));
+  warn_of_inverted(inverted, std::ssize(files) - std::ssize(unusable), trained.value_or(0));
   if (unusable.empty()) return;
-  data::fail_data("{} of {} files cannot be read as images:\n  {}", unusable.size(), files.size(),
-                  fmt::join(unusable, "\n  "));
+  data::fail_data("cannot read {} of {}:\n  {}", unusable.size(),
+                  counted(std::ssize(files), "image file"), fmt::join(unusable, "\n  "));
 }
 
 void run_diagnosis(Worker& worker) {

@@ -10,31 +10,32 @@
 #include "app/worker.h"
 #include "imaging/codec.h"
 
-/// The commands of a worker. Those without a file of the same name are in commands.cpp.
+/// The commands of a worker. run_training and run_preview are in files of these names, run_init is
+/// in proposed_config.cpp, and the others are in commands.cpp.
 namespace mnist_train::app {
 
-/// Trains until the run ends. Returns kDone, or kTerminated or kInterrupted if a signal stopped it
-/// early, after everything was saved. Collective. Throws Error.
+/// Trains until the run ends; with Job::saves_snapshot, only writes the snapshot. Returns kDone, or
+/// kTerminated or kInterrupted if a signal stopped the run and it was saved. Collective. Throws
+/// Error.
 ExitCode run_training(Worker& worker);
 
-/// Evaluates a checkpoint or weight file on the test set; rank 0 prints the loss, the accuracy and
-/// the number of samples. Collective. Throws Error.
+/// Evaluates the job's weights on the test set; rank 0 prints metrics. Collective. Throws Error.
 void run_evaluation(Worker& worker);
 
-/// In one process, writes the weights of a checkpoint or weight file in another format, or the
+/// In one process, writes the weights of a checkpoint or weights file in another format, or the
 /// config's network for other programs. Throws Error(kCheckpoint), and Error(kConfig) if the format
 /// cannot express the network.
 void run_export(Worker& worker);
 
-/// Prints the modules of an external network with their parameters and totals, but not their output
-/// shapes, which only the network's code determines. Throws Error(kConfig) if the network cannot be
-/// used, and Error(kData) if the size of the images cannot be determined.
+/// Prints the modules, parameters and totals of an external network, but no output shapes, which
+/// only the network's code determines. Throws Error(kConfig) if the network cannot be used, and
+/// Error(kData) if the size of the images cannot be determined.
 void run_description(Worker& worker);
 
-/// In one process, classifies image files, or the test set as in an evaluation, and prints `file`,
-/// `guess` and `scores` for each image, in order. Images are converted to the model's channels and
-/// size and normalised as in the run, but not inverted. After printing, throws Error(kData) naming
-/// every file that cannot be read as an image.
+/// In one process, classifies image files, or the test set as in an evaluation, and prints one line
+/// per image, in order. Images are converted to the model's channels and size and normalised as in
+/// the run, but not inverted. After printing, throws Error(kData) naming every file that cannot be
+/// read as an image.
 void run_predictions(Worker& worker);
 
 /// Draws the first batch of a run as the model will see it, with normalisation undone, in one grid
@@ -64,11 +65,11 @@ struct PictureFolder {
 };
 
 /// Lists a folder and surveys its pictures. Subfolders such as `train` and `Test_Set` are the sets;
-/// if there are none, each subfolder is a class. Throws Error(kData) unless there are pictures of
-/// at least two classes.
+/// unless there are both, each subfolder is a class. Throws Error(kData) unless at least two
+/// classes have pictures, some of which can be read.
 PictureFolder open_picture_folder(const std::filesystem::path& folder);
 
-/// A weight file to start from.
+/// A weights file to start from.
 struct InitialWeights {
   std::filesystem::path file;  // absolute
   settings::ModelName network = settings::ModelName::kTorchvisionResNet18;
@@ -91,8 +92,8 @@ struct RankPreview {
   std::int64_t height = 0;
   std::int64_t width = 0;
   std::string planes;  // [n,C,H,W] bytes
-  // Each image has "sample" and "label", and "class" if the classes have names. Mixed images also
-  // have "other_label", "other_class" and "weight".
+  // "sample" and "label" and, in mixed batches, "other_label" and "weight" of each image; "class"
+  // and "other_class" if the classes have names.
   std::vector<nlohmann::ordered_json> facts;
 };
 
@@ -103,7 +104,7 @@ struct PreviewPage {
 };
 
 /// Returns the factor by which small images are enlarged so that people can recognise their
-/// content. The factor is lower if there are so many images that the picture would become huge.
+/// content. The factor is lower if the picture would become too wide.
 std::int64_t default_scale(const std::vector<RankPreview>& previews);
 
 /// Returns the class names of a rank's images, or the class numbers if there are no names, arranged

@@ -23,7 +23,7 @@ launch::Phase phase_of(Worker* worker) {
   return worker == nullptr ? launch::Phase::kStarting : worker->status().phase.load();
 }
 
-/// Prefixes a message about a weight file with the flag or config key that names the file.
+/// Prefixes a message about a checkpoint or weights file with the flag or config key that names it.
 std::string with_origin(const std::string& message, const Worker& worker) {
   const launch::Job& job = worker.job;
   const auto& weights = worker.config.model.weights;
@@ -55,8 +55,8 @@ launch::FailureReport report_of(const std::exception& error, Worker* worker) {
   return failure;
 }
 
-/// Adds to the message which ranks did not respond and whether the kernel killed a process of this
-/// host, because other launchers detect neither.
+/// If another rank caused the failure, adds which ranks did not respond and whether the kernel
+/// killed a process of this host, because launchers other than ours may report neither.
 void add_lost_ranks(const std::exception& error, Worker* worker, launch::FailureReport& failure) {
   if (worker == nullptr || !failure.is_victim) return;
   for (const int rank : worker->communicator.silent_ranks(comm::is_timeout(error))) {
@@ -117,7 +117,7 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
   return failure.code;
 }
 
-Worker* current_worker = nullptr;  // null until it has started
+Worker* current_worker = nullptr;  // null until `run`
 
 [[noreturn]] void end_with(const std::exception& error) {
   ::_exit(static_cast<int>(report_failure(error, current_worker)));
@@ -140,7 +140,8 @@ Worker* current_worker = nullptr;  // null until it has started
   if (wait != launch::Wait::kNothing) {
     message = fmt::format("waiting for {} timed out: {}", launch::wait_name(wait), message);
   }
-  if (wait == launch::Wait::kNothing || wait == launch::Wait::kDevice) {
+  const bool waits_for_ranks = wait != launch::Wait::kNothing && wait != launch::Wait::kDevice;
+  if (current_worker->placement.cuda && !waits_for_ranks) {
     message += ": the GPU has stopped responding, or a rank that it waits for has died or hung";
   }
   end_with(PeerError(message));
@@ -206,9 +207,7 @@ int main(int, char** arguments) {
     worker = app::start_worker();
     code = app::run(*worker);
     worker->communicator.leave();
-    if (code == ExitCode::kDone) {
-      worker->enter(launch::Phase::kFinished);
-    }
+    if (code == ExitCode::kDone) worker->enter(launch::Phase::kFinished);
   } catch (const std::exception& error) {
     code = app::report_failure(error, worker.get());
   }

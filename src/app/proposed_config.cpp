@@ -57,8 +57,8 @@ std::string warning_about_splits(const data::ImageSource& pictures) {
   const bool mostly_common = 5 * common.size() >= 4 * classes.size();
   if (common.size() < 2 || !mostly_common) return "";
   return fmt::format(
-      "the folders {} contain the same subfolders ({}), so they look like splits of a data set, "
-      "not classes; if they are, set data.train and data.test to two of them",
+      "the class folders ({}) contain the same subfolders ({}), so they look like splits of a data "
+      "set, not classes; if they are, set data.train and data.test to two of them",
       first_names(pictures.class_names(), kMaxNamed), first_names(common, kMaxNamed));
 }
 
@@ -137,7 +137,7 @@ class Draft {
     const auto unusable = std::ssize(survey_.unusable);
     because("data.on_bad_sample: files that cannot be decoded are skipped and counted{}",
             unusable == 0 ? ""
-                          : fmt::format("; {} of {} examined files, such as {}", unusable,
+                          : fmt::format("; unusable: {} of {} examined, for example {}", unusable,
                                         unusable + survey_.count, survey_.unusable.front()));
   }
 
@@ -155,7 +155,7 @@ class Draft {
     width_ = keeps_shape ? scaled(survey_.width) : side;
     because("data.size: pictures are {}{}x{}{}", survey_.same_size ? "" : "typically ",
             survey_.height, survey_.width,
-            shorter_side > side   ? "; a larger size takes longer to train"
+            shorter_side > side   ? "; they are scaled down to shorten training"
             : shorter_side < side ? "; the network needs larger ones"
                                   : "");
   }
@@ -164,12 +164,12 @@ class Draft {
     const bool keeps_shape = survey_.same_size && survey_.elongated == 0;
     const bool is_gray = survey_.gray && !weights_;
     choose_size(keeps_shape);
-    if (is_gray) because("data.channels: all pictures are grayscale");
+    if (is_gray) because("data.channels: all sampled pictures are grayscale");
     data_["size"] = height_ == width_ ? Json(height_) : Json{height_, width_};
     data_["channels"] = is_gray ? 1 : 3;
     if (!keeps_shape) choose_fit();
     constexpr std::int64_t kMaxBytes = std::int64_t{2} << 30;
-    if (count_ * height_ * width_ * 3 < kMaxBytes) return;
+    if (count_ * height_ * width_ * (is_gray ? 1 : 3) <= kMaxBytes) return;
     data_["decode"] = "stream";
     because("data.decode: the decoded pictures would take more than 2 GiB of memory");
   }
@@ -183,10 +183,10 @@ class Draft {
       because("data.background: most pictures have dark corners");
     }
     because("data.fit: {}",
-            !pads ? "pictures have different aspect ratios; they are cropped to the centre"
+            !pads ? "pictures differ in size; those that are not square are cropped to the centre"
             : are_drawings
-                ? "most pictures are transparent, like drawings; padding keeps them whole"
-                : "some pictures are more than twice as long as wide; padding keeps them whole");
+                ? "most pictures have an alpha channel, like drawings; padding keeps them whole"
+                : "some pictures have an aspect ratio above 2:1; padding keeps them whole");
   }
 
   void choose_augmentations() {
@@ -196,8 +196,8 @@ class Draft {
     because("data.augment: {}",
             survey_.gray ? "grayscale pictures suggest characters, which must not be mirrored"
             : are_characters
-                ? "class names of one or two letters suggest characters, which must not be mirrored"
-                : "pictures are randomly mirrored, shifted and changed in brightness");
+                ? "very short class names suggest characters, which must not be mirrored"
+                : "random mirroring, shifts, brightness and saturation");
     Json crop{{"name", "random_crop"},
               {"padding", std::max<std::int64_t>(std::min(height_, width_) / 12, 1)}};
     Json rotation{{"name", "rotate"}, {"degrees", 10}};
@@ -259,8 +259,8 @@ class Draft {
     parameters_ = {{{"match", "*"}, {"learning_rate_factor", 0.1}},
                    {{"match", "head"}, {"learning_rate_factor", 1}}};
     because(
-        "model: the weights are those of {}; its last layer is new; the others train at a tenth "
-        "of the rate",
+        "model: the weights are those of {}; its last layer is new, and the other layers train at "
+        "a tenth of the learning rate",
         name);
     recipe_["sync_batch_norm"] = true;
     because(
@@ -305,7 +305,7 @@ class Draft {
 
 // The weights.
 
-/// Returns the published network that a weight file belongs to. Throws Error(kCheckpoint).
+/// Returns a weights file with the published network it belongs to. Throws Error(kCheckpoint).
 InitialWeights published_weights(const fs::path& file) {
   const auto like = checkpoint::network_like(checkpoint::read_weights(file), {3, 1, 1, 2});
   std::string known;
@@ -371,7 +371,7 @@ void run_init(Worker& worker) {
   const PictureFolder pictures = open_picture_folder(folder);
   const ProposedConfig proposed = propose_config(pictures, weights);
   const std::string text = json_text(proposed.config, 2) + "\n";
-  // Everything that a run would refuse before its first step is an error here.
+  // Reports errors in the config and the data's files now, not when a run starts; decodes nothing.
   const settings::RunConfig config = settings::parse_run_config({"the proposed config", text, {}});
   settings::DataOptions options = config.data;
   options.decode = settings::Decode::kStream;

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::int64_t kGap = 3;  // pixels between images, and around the page
+constexpr std::int64_t kGap = 3;  // pixels around images; four times as many below each grid
 
 std::int64_t columns_of(const RankPreview& preview) {
   const auto count = static_cast<double>(preview.facts.size());
@@ -144,8 +144,8 @@ std::string classes_text(const RankPreview& preview) {
 }
 
 std::int64_t default_scale(const std::vector<RankPreview>& previews) {
-  constexpr std::int64_t kComfortableSide = 96;  // longer side of an enlarged image, in pixels
-  constexpr std::int64_t kMaxPageWidth = 4096;   // maximum width of the page, in pixels
+  constexpr std::int64_t kComfortableSide = 96;  // least longer side of enlarged images, in pixels
+  constexpr std::int64_t kMaxPageWidth = 4096;   // of enlarged images, in pixels, without gaps
   const std::int64_t side = std::max(previews.front().height, previews.front().width);
   std::int64_t columns = 1;
   for (const RankPreview& preview : previews) columns = std::max(columns, columns_of(preview));

@@ -47,9 +47,9 @@ report::Histogram histogram_of(const at::Tensor& tensor) {
   return histogram;
 }
 
-/// Returns histograms of every parameter ("weights/conv1.weight") and of its gradient in the last
-/// step ("gradients/…"), without values that are not finite. `Trainer::all_gather_gradients` must
-/// have been called after that step.
+/// Returns histograms of each trained parameter ("weights/conv1.weight") and its gradient in the
+/// last step ("gradients/…"), without values that are not finite. `Trainer::all_gather_gradients`
+/// must have been called after that step.
 std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
     const train::Trainer& trainer) {
   const at::NoGradGuard no_grad;
@@ -80,8 +80,8 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   return setup;
 }
 
-/// Logs the paths of the best weights and the report, and the command that classifies images.
-/// `page` is empty if no report was written.
+/// Logs the paths of the best (or else the final) weights and of the report, and the command that
+/// classifies images. `page` is empty if no report was written.
 void log_next_steps(const Worker& worker, const fs::path& page) {
   fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
   const bool has_best = path_exists(weights);
@@ -94,12 +94,12 @@ void log_next_steps(const Worker& worker, const fs::path& page) {
 void print_run_result(const Worker& worker, const report::Summary& summary) {
   std::string best;
   if (summary.best_test_accuracy) {
-    const settings::BestBy best_by = worker.config.checkpoint.best_by;
-    const bool uses_accuracy = best_by == settings::BestBy::kAccuracy;
-    best = fmt::format(
-        ", {}{:.2f} % in epoch {}{}", uses_accuracy ? "best " : "",
-        100 * *summary.best_test_accuracy, summary.best_epoch.value_or(0),
-        uses_accuracy ? "" : fmt::format(", the best by {}", report::display_name(best_by)));
+    std::string metric = summary.best_validation_accuracy ? "validation " : "test ";
+    metric += report::display_name(worker.config.checkpoint.best_by);
+    const bool is_highest = metric == "test accuracy";
+    best = fmt::format("{}{:.2f} % in epoch {}{}", is_highest ? ", best " : "; ",
+                       100 * *summary.best_test_accuracy, summary.best_epoch.value_or(0),
+                       is_highest ? "" : ", the best by " + metric);
   }
   const std::string result =
       fmt::format("finished: test accuracy {:.2f} %{}; {:.1f} s; {}",
@@ -207,8 +207,8 @@ void log_run(const Worker& worker, const data::Dataset& dataset, const report::S
   if (!worker.communicator.alone()) {
     processes += " (" + summary.backend + ", " + summary.gradient_averaging + " averaging)";
   }
-  processes +=
-      ", " + counted(summary.threads_per_process, "thread") + " each, " + summary.precision;
+  processes += ", " + counted(summary.threads_per_process, "thread") +
+               (summary.world_size > 1 ? " each, " : ", ") + summary.precision;
   if (summary.execution == "graph") processes += ", CUDA graphs";
   const data::ImageSet& images = dataset.train;
   const std::int64_t held_out = dataset.validation.count;

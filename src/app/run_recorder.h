@@ -20,30 +20,30 @@ namespace mnist_train::app {
 /// Saves the training state: as checkpoints, which a thread of rank 0 writes while training
 /// continues, and as snapshots in our own launcher's memory, from which a run that lost a process
 /// restarts. If there are no snapshots (`launch.max_restarts` is 0, or another launcher is used),
-/// the snapshot methods do nothing. All ranks must call each method at the same points. All
-/// references must outlive this object. `positions`: the lengths of the append-only files, on rank
-/// 0.
+/// the snapshot methods do nothing. All ranks must call `is_snapshot_due` and `save` at the same
+/// points. All references must outlive this object. `positions`: the lengths of the append-only
+/// files, on rank 0.
 class StateSaver {
  public:
   /// Opens the snapshot memory if the launcher handed it over. Collective. Throws
   /// Error(kRunFailed).
   StateSaver(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer);
 
-  /// Decides, on rank 0, whether a snapshot is due after the next collective.
+  /// Decides, on rank 0, whether a snapshot is due after the next collective (with a GPU, never).
   void plan_snapshot();
   /// Returns, after that collective, whether a snapshot is due.
   bool is_snapshot_due() { return memory_ && memory_->is_planned(++snapshot_point_); }
   /// Restores rank 0's trainer from the newest snapshot, if an earlier attempt left one at least as
-  /// new as the newest checkpoint. Also writes a checkpoint that the lost process did not finish.
+  /// new as the newest checkpoint. Also writes newer checkpoints that the attempt did not finish.
   std::optional<LogPositions> restore_snapshot();
-  /// Writes that snapshot, if any, as a checkpoint. Throws Error(kCheckpoint).
+  /// Restores that snapshot, if any, and writes it as a checkpoint. Throws Error(kCheckpoint).
   void save_snapshot();
 
   /// Returns the number of steps until `checkpoint.every_steps` requires a checkpoint.
   std::int64_t steps_to_checkpoint() const;
-  /// Returns whether `checkpoint.every_steps` requires a checkpoint after the last step.
+  /// Returns whether `checkpoint.every_steps` requires a checkpoint of the current step.
   bool is_checkpoint_due_after_step() const;
-  /// Returns whether the config requires a checkpoint after the epoch that has just been recorded.
+  /// Returns whether to save a checkpoint after the epoch that has just ended.
   bool is_checkpoint_due_after_epoch() const;
   /// On rank 0 of a resumed run, notes whether its best checkpoint is an extra one (`extra_step_`).
   void note_resumed();
@@ -88,16 +88,16 @@ struct ResumedRun {
   bool is_finished = false;    // the run had finished before this command
 };
 
-/// On rank 0 of a new run with `model.weights`, returns a model with these weights; otherwise,
-/// null. Decodes no images, so that a file that does not match the model is reported before any
-/// decoding. Throws Error(kCheckpoint).
+/// On rank 0 of a new run with `model.weights`, returns a model with these weights; otherwise, or
+/// if the shape of the images cannot be determined, null. Decodes at most one image, so that a file
+/// that does not match the model is reported early. Throws Error(kCheckpoint).
 std::shared_ptr<models::Model> initial_model(Worker& worker);
 
-/// Initialises the trainer of every rank: from the snapshot that an earlier attempt left in memory;
-/// if there is none, from the checkpoint that the job requests (the newest intact one in the run
-/// folder, or the file given to `--resume`); failing that, from `initial` or, if that is null, from
-/// `model.weights`, if set. Only rank 0 reads files. Later records in the run folder are moved
-/// aside or removed. Collective. Throws Error(kCheckpoint).
+/// Initialises the trainer of every rank: from the snapshot that `restore_snapshot` finds; if there
+/// is none, from the checkpoint that the job requests (the newest intact one in the run folder, or
+/// the file given to `--resume`); failing that, from `initial` or, if that is null, from
+/// `model.weights`, if set. Only rank 0 reads files. Records in the run folder that are later than
+/// this state are moved aside or removed. Collective. Throws Error(kCheckpoint).
 ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
                       StateSaver& saver, std::shared_ptr<models::Model> initial);
 
@@ -110,7 +110,7 @@ struct Evaluations {
   /// Returns the metrics of both, in a record without training metrics.
   report::EpochRecord record() const;
   /// Returns the scores that choose the best epoch and that can end a run or lower the learning
-  /// rate. They are from the validation set if there is one, otherwise from the test set.
+  /// rate: from the validation set if there is one, otherwise from the test set.
   train::EpochScores scores(settings::BestBy best_by) const;
 };
 

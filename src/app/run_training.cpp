@@ -38,7 +38,7 @@ bool trains_in_bfloat16(const Worker& worker) {
   return true;
 }
 
-/// Loads the data set for this rank's device, in the training precision. Collective.
+/// Loads the images for this rank's device; only training images may be bf16. Collective.
 RunImages load_images(Worker& worker, const data::Dataset& dataset) {
   const auto normalize = settings::effective_normalize(worker.config.data, dataset.train.channels);
   const auto augmenter = make_augmenter(worker, dataset.train, /*mixes_across_ranks=*/true);
@@ -104,8 +104,7 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
     trainer = build();
   } catch (const comm::SharedMemoryError& error) {
     if (options.gradient_averaging.strategy == Strategy::kSharedMemory) throw;
-    if (worker.is_rank0())
-      spdlog::warn("averaging gradients with strategy flat instead: {}", error.what());
+    if (worker.is_rank0()) spdlog::warn("averaging gradients with strategy flat: {}", error.what());
     options.gradient_averaging.strategy = Strategy::kFlat;
     trainer = build();
   }
@@ -251,7 +250,7 @@ ExitCode run_training(Worker& worker) {
     return ExitCode::kDone;
   }
   RunRecorder recorder(worker, dataset, *trainer, saver, resumed);
-  record_stop_signals();  // until now, they terminated the process: there was nothing to save
+  record_stop_signals();  // until now, most of them ended the process: there was nothing to save
 
   if (trainer->run_done() && worker.is_rank0()) {
     spdlog::info("no training steps are left, because of {}: evaluating the weights of step {}",

@@ -46,7 +46,7 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
                                 "checkpoints/, or start a new run with --set model.weights=" +
                                 resume);
   }
-  if (newest) spdlog::info("no checkpoint to resume from; starting from scratch");
+  if (newest) spdlog::info("no checkpoint to resume from; starting from the beginning");
   return std::nullopt;
 }
 
@@ -111,12 +111,12 @@ void require_same_run(const Worker& worker, const std::string& source,
   if (facts.data_hash != dataset.hash) {
     const auto differences = saved ? settings::config_differences(*saved, config, /*of_data=*/true)
                                    : std::vector<std::string>();
-    refuse_other_run(source,
-                     differences.empty()
-                         ? fmt::format("on different data: its config names the same data, so the "
-                                       "files differ (their hash was {} and is now {})",
-                                       facts.data_hash, dataset.hash)
-                         : fmt::format("on different data: {}", fmt::join(differences, "; ")));
+    const char* cause = saved ? ": its config names the same data, so the files differ" : "";
+    refuse_other_run(
+        source, differences.empty()
+                    ? fmt::format("on different data{} (their hash was {} and is now {})", cause,
+                                  facts.data_hash, dataset.hash)
+                    : fmt::format("on different data: {}", fmt::join(differences, "; ")));
   }
   if (!saved) return;
   const settings::ModelOptions& model = saved->model;
@@ -194,12 +194,13 @@ std::shared_ptr<models::Model> load_initial_weights(Worker& worker, const data::
   return model;
 }
 
-/// Warns if the last layer of the initial weights was trained for different classes.
+/// Warns if the last layer of the initial weights was trained for classes with other names.
 void warn_of_other_classes(const Worker& worker, const data::Dataset& dataset) {
   const settings::WeightsOptions& weights = *worker.config.model.weights;
   if (!weights.fresh.empty()) return;
   const auto facts = checkpoint::facts_of(weights.file);
-  if (!facts || facts->class_names.empty() || facts->class_names == dataset.class_names) return;
+  if (!facts || facts->class_names.empty() || dataset.class_names.empty()) return;
+  if (facts->class_names == dataset.class_names) return;
   spdlog::warn(
       "{}: its last layer was trained for the classes {}, but the data has {}; set "
       "model.weights.new to \"head\" to train a new one",
@@ -213,8 +214,7 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
   remove_leftovers(worker.run_folder / files::kCheckpoints);
   ResumedRun resumed;
   if (const auto snapshot = saver.restore_snapshot()) {
-    // The run folder contains nothing newer than the snapshot, except for files that were being
-    // written when a process was lost.
+    // No checkpoint in the run folder is newer than the snapshot.
     const train::Progress& progress = trainer.progress();
     resumed.path = "memory";
     resumed.facts.positions = *snapshot;

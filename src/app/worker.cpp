@@ -135,7 +135,7 @@ comm::RendezvousOptions rendezvous_of(const settings::RunConfig& config,
   return {.identity = identity, .timeout_s = config.launch.rendezvous_timeout_s};
 }
 
-/// Returns the GPUs that this rank may use: the one in the config, or all visible ones.
+/// Returns the GPUs that this rank may use: the one that the config assigns, or all visible ones.
 std::vector<int> allowed_gpus(const Worker& worker) {
   if (!worker.placement.cuda) return {};
   if (!worker.config.launch.devices.empty()) return {worker.placement.device_index};

@@ -32,8 +32,8 @@ struct Worker {
   bool is_rank0() const { return identity.rank == 0; }
   at::Device device() const;
   launch::RankStatus& status() { return board.of(identity.local_rank); }
-  /// Reports a phase other than training. `batch`: the batch number in an evaluation; in other
-  /// phases, a counter that grows as work is done.
+  /// Reports a phase other than training. `batch`: the batch number in an evaluation or prediction;
+  /// in other phases, a counter that grows as work is done.
   void enter(launch::Phase phase, std::int64_t batch = 0) {
     launch::update(status(), phase, 0, 0, batch);
   }
@@ -71,14 +71,14 @@ void requeue_if_asked(Worker& worker);
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
 /// Returns an image set without samples, with the shape of the config's images or of those that the
-/// job's checkpoint was trained on. The shape is read from the checkpoint; if it has none, from the
-/// named data set or the run's dataset.json; failing that, from the data's files, without decoding
-/// any. Throws Error(kCheckpoint) or Error(kData) if these cannot be read.
+/// job's checkpoint was trained on: read from the checkpoint; if it has none, from the named data
+/// set or from the config and the run's dataset.json; failing that, from the data's files, of which
+/// at most one image is decoded. Throws Error(kCheckpoint) or Error(kData) if they cannot be read.
 data::ImageSet image_shape(const Worker& worker);
 
 /// Returns the config's `data.augment` for images of this size; null if the list is empty.
-/// `mixes_across_ranks`: whether global mixup receives samples from other ranks or shards, as in
-/// training.
+/// `mixes_across_ranks`: whether global mixup and cutmix use samples of other ranks or shards, as
+/// in training.
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images,
                                                   bool mixes_across_ranks);
@@ -87,7 +87,7 @@ std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
 network::ImageShape model_input(const settings::RunConfig& config, const data::ImageSet& images);
 
 /// Creates the config's model for these images, on the CPU, with initial weights. Throws
-/// Error(kConfig) if a crop does not fit or the images are too small.
+/// Error(kConfig), for example if a crop does not fit or the images are too small.
 std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
                                           const data::ImageSet& images);
 

@@ -192,7 +192,7 @@ TEST_CASE("classes that look like splits cause a warning") {
   CHECK(open_picture_folder(folder.path()).warning.empty());  // b is only in one of them
   write("fold2/b/more/1.png");
   CHECK_THAT(open_picture_folder(folder.path()).warning,
-             ContainsSubstring("the folders fold1, fold2 contain the same subfolders (a, b)"));
+             ContainsSubstring("class folders (fold1, fold2) contain the same subfolders (a, b)"));
   // A single subfolder of the same name is a matter of packing.
   const testing::TempFolder packed;
   for (const char* name : {"cat/images/1.png", "dog/images/1.png"}) {

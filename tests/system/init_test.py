@@ -61,7 +61,7 @@ def test_unusable_images_are_skipped(tmp_path):
     (photos / "a" / "broken.png").write_bytes((photos / "a" / "0.png").read_bytes()[:20])
     said = run("init", photos, expect=0)
     assert json.loads(said.stdout)["data"]["on_bad_sample"] == "skip"
-    assert "1 of 17 examined files, such as" in said.stderr and "a/broken.png" in said.stderr
+    assert "unusable: 1 of 17 examined, for example" in said.stderr and "a/broken.png" in said.stderr
 
 
 def test_an_unusable_image_that_init_did_not_decode_does_not_end_the_run(tmp_path):
