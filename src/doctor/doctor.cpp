@@ -51,7 +51,7 @@ Finding check_memory() {
   const SystemMemory memory = system_memory();
   Finding finding = good("memory", fmt::format("{} of {} free{}", memory_text(memory.available),
                                                memory_text(memory.total),
-                                               memory.limited ? " (the limit of its cgroup)" : ""));
+                                               memory.limited ? " (limited by a cgroup)" : ""));
   if (memory.available >= 2000 * kMega) return finding;
   return finding.with(memory.available < 400 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
                       "a process needs about 350 MB: free some memory, or start fewer processes "
@@ -84,9 +84,9 @@ Finding check_plan(const settings::RunConfig& config) {
     const int processes = launch::choose_process_count(config, machine);
     const auto placement = launch::choose_placement(config, machine, 0, processes);
     return good("a run here",
-                fmt::format("{} on {}, backend {}, {} each", counted(processes, "process"),
+                fmt::format("{} on {}, backend {}, {}{}", counted(processes, "process"),
                             placement.cuda ? "cuda" : "cpu", placement.backend,
-                            counted(placement.threads, "thread")));
+                            counted(placement.threads, "thread"), processes > 1 ? " each" : ""));
   });
 }
 
@@ -102,8 +102,8 @@ std::string indent_continuation_lines(const std::string& text, std::size_t colum
 constexpr double kTimeout_s = 180;   // loading CUDA from a cold disk is slow
 constexpr double kSlowSpeed = 50e6;  // bytes per second
 
-/// Runs ranks with this config on GPUs or CPUs and returns rank 0's output. Throws Error if there
-/// is none.
+/// Runs ranks with this config on GPUs or CPUs and returns rank 0's output. Throws Error if they
+/// fail, are stopped or print nothing.
 OrderedJson diagnose(settings::RunConfig config, bool uses_gpus, int processes) {
   config.train.device = uses_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
   config.train.backend = settings::BackendName::kAuto;
@@ -151,7 +151,7 @@ Finding check_all_reduce(const OrderedJson& facts, int processes, const char* wh
                                 measured.at("latency_s").get<double>() * 1e3, memory_text(speed)));
     if (speed >= kSlowSpeed) continue;
     finding.verdict = Verdict::kWarning;
-    finding.remedy = "slower than 50 MB/s: check whether other programs use the cores";
+    finding.remedy = fmt::format("below 50 MB/s: check whether other programs use the {}", where);
   }
   finding.text = fmt::format("{} processes on {}: {}", processes, where, fmt::join(texts, "; "));
   return finding;
@@ -168,8 +168,8 @@ Finding check_libtorch(const OrderedJson& facts) {
                       "rebuild it (scripts/setup), or fix LD_LIBRARY_PATH");
 }
 
-/// Starts real workers as a run does: two on CPUs, and one per GPU. They load LibTorch, connect,
-/// all-reduce tensors and report timings. Call launch::block_supervised_signals first.
+/// Starts real workers: two on CPUs and, if this build has the CUDA module, one per GPU. They load
+/// LibTorch, connect and time all-reduces. Call launch::block_supervised_signals first.
 Findings check_workers(const settings::RunConfig& config, const Driver& driver) {
   constexpr int kProcesses = 2;
   constexpr const char* kSeeAbove =
@@ -221,7 +221,7 @@ class DriverLibrary : public SharedLibrary {
 };
 
 /// Returns the driver's version from NVML, which works even in sandboxes that hide the kernel's
-/// files; empty if NVML is missing.
+/// files; empty if NVML is missing or fails.
 std::string nvml_driver_version() {
   const SharedLibrary library("libnvidia-ml.so.1");
   const auto init = library.find<int()>("nvmlInit_v2");
@@ -267,20 +267,21 @@ void read_devices(const DriverLibrary& library, Driver& driver) {
   }
 }
 
-/// Queries this machine's driver.
 Driver examine_driver() {
   Driver driver;
-  driver.kernel_version = first_line("/sys/module/nvidia/version").value_or("");
+  driver.version = first_line("/sys/module/nvidia/version").value_or("");
   driver.gpus_on_bus = gpus_on_bus();
   const DriverLibrary library;
   driver.library = library.loaded();
   if (!driver.library) return driver;
   library.call("cuDriverGetVersion", &driver.cuda_version);
   if (const int code = library.call("cuInit", 0U); code != 0) {
-    driver.error = library.error_text(code);
+    constexpr int kNoDevice = 100;  // not a fault if CUDA_VISIBLE_DEVICES hides the GPUs
+    const bool is_hidden = code == kNoDevice && environment_variable("CUDA_VISIBLE_DEVICES");
+    if (!is_hidden) driver.error = library.error_text(code);
     return driver;
   }
-  if (driver.kernel_version.empty()) driver.kernel_version = nvml_driver_version();
+  if (driver.version.empty()) driver.version = nvml_driver_version();
   read_devices(library, driver);
   return driver;
 }
@@ -291,20 +292,20 @@ Finding explain_no_gpu(const Driver& driver) {
     return Finding{"GPU", verdict, text + "; runs use the CPUs", remedy};
   };
   const auto hidden = environment_variable("CUDA_VISIBLE_DEVICES");
-  if (!driver.error.empty() && (driver.gpus_on_bus > 0 || !driver.kernel_version.empty())) {
+  if (!driver.error.empty() && (driver.gpus_on_bus > 0 || !driver.version.empty())) {
     return finding(Verdict::kWarning, "the NVIDIA driver does not work: " + driver.error,
                    "see dmesg and nvidia-smi; after a driver update, reboot");
   }
   if (driver.library && driver.error.empty() && hidden) {
-    return finding(Verdict::kNote, "CUDA_VISIBLE_DEVICES=\"" + *hidden + "\" hides all GPUs", "");
+    return finding(Verdict::kNote, "none visible with CUDA_VISIBLE_DEVICES=\"" + *hidden + '"', "");
   }
-  if (!driver.kernel_version.empty() && !driver.library) {
-    return finding(Verdict::kWarning,
-                   "driver " + driver.kernel_version + " is loaded, but libcuda.so.1 is not found",
-                   "in a container: start it with --gpus all (NVIDIA Container Toolkit); elsewhere "
-                   "install the driver's user-space package (libcuda1)");
+  if (!driver.version.empty() && !driver.library) {
+    return finding(
+        Verdict::kWarning, "driver " + driver.version + " is loaded, but libcuda.so.1 is not found",
+        "in a container: start it with --gpus all (NVIDIA Container Toolkit); elsewhere: "
+        "install the driver's user-space package (libcuda1)");
   }
-  if (driver.gpus_on_bus > 0 && driver.kernel_version.empty()) {
+  if (driver.gpus_on_bus > 0 && driver.version.empty()) {
     return finding(Verdict::kWarning,
                    std::to_string(driver.gpus_on_bus) + " on the PCI bus, but no NVIDIA driver",
                    "install NVIDIA's driver (580 or newer for CUDA 13) and reboot");
@@ -315,24 +316,24 @@ Finding explain_no_gpu(const Driver& driver) {
 Finding check_driver(const Driver& driver, const BuildInfo& build) {
   constexpr int kVersionStep = 1000;
   Finding finding{"driver"};
-  finding.text = fmt::format(
-      "NVIDIA {}, for CUDA up to {}.{}",
-      driver.kernel_version.empty() ? "driver of unknown version" : driver.kernel_version,
-      driver.cuda_version / kVersionStep, driver.cuda_version % kVersionStep / 10);
+  finding.text =
+      fmt::format("NVIDIA {}, for CUDA up to {}.{}",
+                  driver.version.empty() ? "driver of unknown version" : driver.version,
+                  driver.cuda_version / kVersionStep, driver.cuda_version % kVersionStep / 10);
   if (*build.cuda == '\0') {
-    return finding.with(Verdict::kProblem,
-                        "; this build has no CUDA module, but a run would need it",
-                        "scripts/setup --cuda builds it; until then set device to \"cpu\"");
+    return finding.with(Verdict::kWarning, "; this build has no CUDA module: runs use the CPUs",
+                        "scripts/setup --cuda builds it");
   }
   finding.text += fmt::format("; this build needs {}", build.cuda);
   // Within a major version, an older driver works with newer libraries.
   int needed = 0;
   std::from_chars(build.cuda, build.cuda + std::strlen(build.cuda), needed);  // "13.0"
   if (driver.cuda_version / kVersionStep >= needed) return finding;
-  return finding.with(Verdict::kProblem, "",
-                      fmt::format("install a driver for CUDA {} (580 or newer for CUDA 13), or set "
-                                  "device to \"cpu\"",
-                                  needed));
+  return finding.with(
+      Verdict::kProblem, "",
+      fmt::format("install a driver for CUDA {} (CUDA 13 needs 580 or newer), or set "
+                  "device to \"cpu\"",
+                  needed));
 }
 
 }  // namespace
@@ -352,8 +353,8 @@ Finding check_run_folder(const settings::RunConfig& config) {
   }
   if (free >= 1000 * kMega) return finding;
   return finding.with(free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
-                      "a checkpoint needs up to 90 MB (resnet18 with momentum) and four are kept: "
-                      "free some space, or lower checkpoint.keep");
+                      "a checkpoint of resnet18 with momentum needs 90 MB, and by default four "
+                      "are kept: free some space, or lower checkpoint.keep");
 }
 
 Findings check_gpus(const Driver& driver, const BuildInfo& build) {
@@ -375,12 +376,12 @@ Finding check_shared_memory(const Driver& driver, std::optional<double> free_byt
   Finding finding{"shared memory", Verdict::kGood, "there is no /dev/shm"};
   if (free_bytes) finding.text = memory_text(*free_bytes) + " free in /dev/shm";
   if (driver.gpus.size() < 2) {
-    return finding.with(Verdict::kGood, ", used only with several GPUs", "");
+    return finding.with(Verdict::kGood, ", which is used only with several GPUs", "");
   }
   if (free_bytes.value_or(0) >= kMinFree_bytes) return finding;
-  return finding.with(
-      Verdict::kWarning, free_bytes ? ", too little for NCCL" : ", which NCCL uses",
-      "docker run --shm-size=1g, mount -o remount,size=1g /dev/shm, or NCCL_SHM_DISABLE=1");
+  return finding.with(Verdict::kWarning, free_bytes ? ", too little for NCCL" : ", which NCCL uses",
+                      "use docker run --shm-size=1g or mount -o remount,size=1g /dev/shm, or set "
+                      "NCCL_SHM_DISABLE=1");
 }
 
 Finding check_nccl(const Driver& driver, const BuildInfo& build) {

@@ -38,16 +38,14 @@ inline Finding good(std::string topic, std::string text) {
 
 using Findings = std::vector<Finding>;
 
-/// Checks this machine for a run with this config. Errors in the config and its data are reported
-/// by the run itself. Blocks the signals that launch::supervise receives.
+/// Checks this machine, but not the data, for a run with this config. Blocks the signals that
+/// launch::supervise receives.
 Findings examine(const settings::RunConfig& config);
 
 /// Returns the findings as a human-readable table; `colours` adds terminal colours.
 std::string to_text(const Findings& findings, bool colours);
 
-/// Returns the findings as JSON.
-///
-///     {"host", "problems", "warnings", "findings": [{"topic", "verdict", "text", "remedy"}]}
+/// Returns {"host", "problems", "warnings", "findings": [{"topic", "verdict", "text", "remedy"}]}.
 std::string to_json(const Findings& findings);
 
 /// Returns the number of findings with this verdict.
@@ -63,12 +61,12 @@ struct Gpu {
 
 /// State of the NVIDIA driver, queried through its own library without CUDA's runtime.
 struct Driver {
-  std::string kernel_version;  // such as "580.65.06"; empty if no kernel module is loaded
-  bool library = false;        // libcuda.so.1 can be loaded
-  std::string error;           // why the driver does not work; empty if it does
-  int cuda_version = 0;        // newest supported version; 13000 means 13.0
-  std::vector<Gpu> gpus;       // GPUs visible under CUDA_VISIBLE_DEVICES
-  int gpus_on_bus = 0;         // NVIDIA display and 3D controllers on the PCI bus
+  std::string version;    // such as "580.65.06"; empty if unknown or no kernel module is loaded
+  bool library = false;   // libcuda.so.1 can be loaded
+  std::string error;      // reported by the library; empty if it works or cannot be loaded
+  int cuda_version = 0;   // newest supported version; 13000 means 13.0
+  std::vector<Gpu> gpus;  // GPUs visible under CUDA_VISIBLE_DEVICES
+  int gpus_on_bus = 0;    // NVIDIA display and 3D controllers on the PCI bus
 };
 
 /// Checks the folder for runs: `output`, or runs/ in the working directory. Creates and deletes a
@@ -82,7 +80,6 @@ Findings check_gpus(const Driver& driver, const BuildInfo& build);
 /// `free_bytes` is its free space, or nullopt if it does not exist. CPU ranks do not use it.
 Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes);
 
-/// Reports the version of NCCL.
 Finding check_nccl(const Driver& driver, const BuildInfo& build);
 
 }  // namespace mnist_train::doctor
