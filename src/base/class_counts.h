@@ -74,7 +74,7 @@ inline ClassCounts count_by_class(std::vector<std::int64_t> confusion, std::int6
 struct EvaluationMetrics {
   double loss = 0;               // mean negative log-likelihood
   double accuracy = 0;           // fraction of samples whose label has the largest logit
-  double balanced_accuracy = 0;  // mean accuracy per class, over the classes with samples
+  double balanced_accuracy = 0;  // mean recall of the classes with samples
   // Fraction of samples whose label has one of the five largest logits; set only if there are more
   // than five classes.
   std::optional<double> top5_accuracy{};

@@ -20,7 +20,7 @@ enum class ExitCode : int {
 };
 
 /// The program's exception: an exit code, and a message that reports what happened, where, and what
-/// to do. Caught once, in `main` of each executable.
+/// to do. Only callers that can continue, clean up or add context catch it before `main` does.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -38,9 +38,9 @@ class PeerError : public Error {
   explicit PeerError(const std::string& message) : Error(ExitCode::kDistributed, message) {}
 };
 
-/// A config error that can only be detected with the data, the machine or a user's library. Each
-/// line of the message begins with the JSON pointer of a key; callers that have the config's text
-/// prepend FILE:LINE:COLUMN.
+/// An error about a config key or a flag that is detected only with the network, the data, this
+/// machine or a file. Lines about a key begin with its JSON pointer; callers that know the key's
+/// position prepend FILE:LINE:COLUMN.
 class ConfigKeyError : public Error {
  public:
   explicit ConfigKeyError(const std::string& message, ExitCode code = ExitCode::kConfig)

@@ -46,7 +46,7 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-/// Returns whether no other user can have created the file.
+/// Returns whether no user but this one and the folder's owner can have created the file.
 bool is_private(int fd, const fs::path& path) {
   struct stat file {};
   struct stat folder {};
@@ -77,7 +77,7 @@ constexpr const char* kImages = "expected images; weights belong in model.weight
 /// A kind of file, recognised if one of the byte strings in `bytes` is found at `offset`.
 struct Magic {
   const char* name;
-  const char* advice;  // "" for pictures
+  const char* advice;  // "" for pictures in unsupported formats
   std::size_t offset;
   std::array<std::string_view, 5> bytes;
 };

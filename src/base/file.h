@@ -162,23 +162,23 @@ bool is_file_locked(int fd);
 /// A kind of file that users pass by mistake.
 struct FileKind {
   std::string name;         // "a Parquet file"
-  std::string advice;       // how to train on its images, if it contains any
+  std::string advice;       // what to do instead; "" if `is_picture`
   bool is_picture = false;  // in an unsupported format, which other programs can convert
 };
 
-/// Recognises archives, arrays, tables, images, weight files, web pages and Git LFS pointers by
-/// their first bytes.
+/// Recognises archives, arrays, tables, images, safetensors files, web pages and Git LFS pointers
+/// by their first bytes.
 std::optional<FileKind> binary_kind(std::string_view begin);
 
-/// Like `binary_kind`, but also recognises text tables, JSON and tar archives, gzipped or not, by
-/// their extensions. Ignores pictures and unreadable files.
+/// Like `binary_kind`, but also recognises text tables, JSON and tar archives by their extensions.
+/// Ignores pictures in unsupported formats, and other gzipped files, which may be IDX files.
 std::optional<FileKind> kind_of_file(const std::filesystem::path& path);
 
 /// Returns the end of a message about a folder without usable files: the alphabetically first
 /// visible file of a recognised kind, and advice about it; "" if there is none.
 std::string other_files_in(const std::filesystem::path& folder);
 
-// Weight files.
+// Checkpoints and other weights files.
 
 /// Returns the file name of the checkpoint after `step` optimizer steps:
 /// "step-00000938.safetensors".

@@ -26,8 +26,8 @@ Function* loaded_function(const char* name) {
 
 /// Functions for the calling thread's LibTorch thread count; null if LibTorch is not loaded.
 struct OpenMp {
-  /// at::get_num_threads, not OpenMP's own function, because LibTorch initialises a thread's number
-  /// when the thread first calls it.
+  /// at::get_num_threads, not OpenMP's own function, because a thread's first call initialises
+  /// LibTorch's thread count for that thread.
   int (*max_threads)() = loaded_function<int()>("_ZN2at15get_num_threadsEv");
   void (*set_threads)(int) = loaded_function<void(int)>("omp_set_num_threads");
   int (*in_parallel)() = loaded_function<int()>("omp_in_parallel");
@@ -134,7 +134,7 @@ class Helpers {
   }
 
   /// Does the work on the calling thread and at most `wanted` helpers. Does not wait for helpers
-  /// that have not started. Returns false if the helpers are serving another thread.
+  /// that have not joined in. Returns false if the helpers are serving another thread.
   bool share(SharedWork& work, std::uint32_t wanted) {
     const std::unique_lock lock(in_use_, std::try_to_lock);
     if (!lock) return false;
@@ -193,8 +193,8 @@ constexpr long kBarrierSleep_ns = 100'000'000;  // between checks on the other r
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// Sleeps until the word, which is shared between processes, differs from `seen`. Returns false on
-/// timeout.
+/// Sleeps while the word, which processes share, equals `seen`, but may wake spuriously. Returns
+/// false on timeout.
 bool wait_for_change(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   const timespec timeout{0, kBarrierSleep_ns};
   return ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0) == 0 ||

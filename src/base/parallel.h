@@ -7,13 +7,13 @@
 
 namespace mnist_train {
 
-/// Calls `work(begin, end)` for parts of the range [begin, end), on the number of threads that
-/// at::set_num_threads set for the calling thread. Each part but the last has at least `grain`
-/// elements. There are several parts per thread, so that a descheduled thread takes fewer. LibTorch
-/// operations inside parallel parts use one thread each. The calling thread does all the work alone
-/// if there is only one part, if LibTorch is not loaded, in nested calls, and while another thread
-/// is inside this function. Throws the first exception of `work`, and Error if the system refuses
-/// to start a thread.
+/// Calls `work(begin, end)` for parts of the range [begin, end), on at most as many threads as
+/// at::get_num_threads returns on the calling thread. Each part but the last has at least `grain`
+/// elements. There are up to four parts per thread, so that a descheduled thread takes fewer.
+/// LibTorch operations inside parallel parts use one thread each. The calling thread does all the
+/// work alone if there is only one part or thread, if LibTorch is not loaded, in nested calls and
+/// OpenMP regions, and while another thread's work uses the helpers. Throws the first exception of
+/// `work`, and Error if the system refuses to start a thread.
 ///
 /// Replaces at::parallel_for, a template that uses threads only if this program is compiled with
 /// OpenMP, which would add a second OpenMP library. In addition, OpenMP's threads wait for each
@@ -22,8 +22,8 @@ void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& work);
 
 /// A barrier for processes or threads that share memory. Whatever one of them writes before it
-/// arrives is visible to the others after the barrier. A waiting process spins for about 20
-/// microseconds, then sleeps on a futex.
+/// arrives is visible to the others after the barrier. A waiting process spins briefly, then sleeps
+/// on a futex.
 class SharedBarrier {
  public:
   /// Returns the size of the barrier's shared memory in bytes.
@@ -32,8 +32,8 @@ class SharedBarrier {
   /// `memory` must be initialised to zeros, aligned to a cache line and shared by all ranks.
   SharedBarrier(void* memory, int rank, int ranks);
 
-  /// Returns when all ranks have arrived. While sleeping, calls `check` for each missing rank ten
-  /// times a second; an exception from it ends the wait.
+  /// Returns when all ranks have arrived. After each 0.1 s of sleep without an arrival, calls
+  /// `check` for each missing rank; an exception from it ends the wait.
   void arrive_and_wait(const std::function<void(int rank)>& check);
   /// Returns whether that rank has reached the same barrier as this rank.
   bool has_arrived(int rank) const;

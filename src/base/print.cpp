@@ -45,7 +45,7 @@ class FdSink : public spdlog::sinks::base_sink<std::mutex> {
 };
 
 /// Returns whether a character is invisible or can garble a terminal: controls, line separators and
-/// bidirectional marks. Joiners are allowed, because some languages need them.
+/// bidirectional marks. Zero-width joiners are allowed, because some languages need them.
 bool is_unsafe(std::uint32_t code) {
   const auto is_in = [code](std::uint32_t low, std::uint32_t high) {
     return code >= low && code <= high;
@@ -82,7 +82,8 @@ std::string with_bounded_lines(std::string_view text) {
     const std::string_view line = text.substr(0, text.find('\n'));
     bounded += line.substr(0, kMaxBytes);
     if (line.size() > kMaxBytes) {
-      bounded += fmt::format("… ({} more bytes)", line.size() - kMaxBytes);
+      const auto omitted = static_cast<std::int64_t>(line.size() - kMaxBytes);
+      bounded += fmt::format("… ({} omitted)", counted(omitted, "byte"));
     }
     if (line.size() == text.size()) return bounded;
     bounded += '\n';
@@ -192,9 +193,10 @@ std::string unmatched_glob(std::string_view pattern, const std::vector<std::stri
       best = std::min(best, distance);
     }
   }
+  nearest.resize(std::min(nearest.size(), kMaxNames));
   return fmt::format("\"{}\" matches no parameter; {}", pattern,
                      nearest.empty() ? "the network has " + first_names(modules, kMaxNames)
-                                     : "did you mean " + first_names(nearest, kMaxNames) + "?");
+                                     : fmt::format("did you mean {}?", fmt::join(nearest, " or ")));
 }
 
 std::string escape_control_bytes(std::string_view text) { return escape_all_but(text, "\t\n"); }

@@ -179,10 +179,10 @@ std::optional<fs::path> private_cache_folder(const char* name) {
   fs::create_directories(*parent, failed);
   fs::path folder = *parent / name;
   ::mkdir(folder.c_str(), S_IRWXU);
-  // On some systems, the default permissions let the user's group write.
+  // The parent may be writable by the user's group, as it is by default on some systems.
   if (is_owned_by_user(*parent, S_IWOTH) && is_owned_by_user(folder, S_IWGRP | S_IWOTH))
     return folder;
-  spdlog::debug("{}: not used as a cache, because others could write to it", folder.string());
+  spdlog::debug("{}: not used as a cache: missing or writable by others", folder.string());
   return std::nullopt;
 }
 
@@ -283,7 +283,7 @@ std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root)
     if (!path || !is_folder(top)) continue;
     // In a container, the process's cgroup may be mounted at the top even though the kernel reports
     // its path on the host.
-    const bool is_outside = path->find("/..") != std::string::npos;  // our cgroup namespace
+    const bool is_outside = path->find("/..") != std::string::npos;  // of our cgroup namespace
     fs::path below = is_outside ? fs::path() : fs::path(*path).relative_path();
     for (; !below.empty(); below = below.parent_path()) {
       if (is_folder(top / below)) groups.push_back({top / below, version});
@@ -364,9 +364,10 @@ std::optional<std::string> OomKills::new_kill() {
 }
 
 std::string memory_text(double bytes) {
-  static constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return counted(static_cast<std::int64_t>(bytes), "byte");
+  static constexpr std::array kUnits{"KiB", "MiB", "GiB", "TiB"};
   std::size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  for (bytes /= 1024; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
   return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
 }
 

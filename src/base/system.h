@@ -40,7 +40,7 @@ std::optional<std::string> environment_variable(const char* name);
 /// quotes or after `=` or `:`. Throws Error(kConfig) if HOME is not set.
 std::string expand_home(const std::string& path);
 
-/// Returns the cache folder, $XDG_CACHE_HOME/mnist-train or ~/.cache/mnist-train, or nothing if
+/// Returns the cache folder, $XDG_CACHE_HOME/mnist-train or $HOME/.cache/mnist-train, or nothing if
 /// neither variable is an absolute path.
 std::optional<std::filesystem::path> user_cache_folder();
 
@@ -67,7 +67,7 @@ constexpr std::size_t cache_aligned(std::size_t bytes) {
   return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
 }
 
-/// Returns the first line of a file, trimmed, or nothing if the file cannot be read.
+/// Returns the first line of a file, trimmed; nothing if it is empty or cannot be read.
 std::optional<std::string> first_line(const std::filesystem::path& path);
 
 /// Returns the kernel's state of a process: 'R' running, 'T' stopped, 'Z' zombie and so on; nothing
@@ -132,8 +132,8 @@ struct Cgroup {
   int version = 2;
 };
 
-/// Returns the cgroups in /sys/fs/cgroup that limit this process through a controller ("memory",
-/// "cpu"): its own, then its visible ancestors.
+/// Returns the cgroups in /sys/fs/cgroup through which a controller ("memory", "cpu") may limit
+/// this process: its own, then its visible ancestors.
 std::vector<Cgroup> cgroups(const std::string& controller, const std::filesystem::path& root = "/");
 
 /// Returns the number of cores that this process may use, according to its affinity mask and the

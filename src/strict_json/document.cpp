@@ -27,7 +27,7 @@ namespace {
 constexpr const char* kStandardInput = "<stdin>";
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-/// Rejects a pipe whose writer neither writes nor closes it; waits for a terminal indefinitely.
+/// Rejects a pipe that stays open without data for kTimeout_s; waits for a terminal indefinitely.
 void wait_for_bytes(int fd, const std::string& name) {
   constexpr int kTimeout_s = 10;
   pollfd event{fd, POLLIN, 0};
@@ -193,7 +193,7 @@ class DocumentParser {
     }
   }
 
-  /// Reports a malformed scalar. Continues after it unless its end is uncertain, because the text
+  /// Reports a malformed scalar. Stops if there are too many, or if its end is uncertain: the text
   /// that follows would then only cause spurious errors.
   void skip_malformed(Node& node, const MalformedScalar& problem) {
     report(problem.offset, problem.message);

@@ -27,7 +27,7 @@ struct Source {
 inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
 
 /// Reads a file or pipe ("-": standard input) of at most kMaxSourceBytes. The base folder is the
-/// file's folder or, for a pipe, the working directory. Throws Error(kConfig).
+/// file's folder or, for a pipe or standard input, the working directory. Throws Error(kConfig).
 std::shared_ptr<const Source> load_source(const std::string& path);
 
 /// Converts offsets to lines and columns, in a single pass over the text if the offsets ascend.
@@ -61,10 +61,10 @@ struct Problem {
 };
 using Problems = std::vector<Problem>;
 
-/// Throws Error(kConfig) if there are problems. The message contains a line `FILE:LINE:COLUMN:
-/// /pointer: message` per problem (`--set KEY=VALUE: /pointer: message` for a flag), sorted by
-/// source and position, without duplicates, and then the lines in `further`, if any. The pointer to
-/// the whole document is shown as `/`.
+/// Throws Error(kConfig) if there are problems or `further` lines. The message contains a line
+/// `FILE:LINE:COLUMN: /pointer: message` per problem (`--set KEY=VALUE: /pointer: message` for a
+/// flag), sorted by source and position, without duplicates, and then `further`. The pointer to the
+/// whole document is shown as `/`.
 void throw_if_any(const Problems& problems, const std::string& further = "");
 
 /// Returns `pointer` extended by `key`, escaped as in RFC 6901. Very long keys are truncated.
@@ -107,8 +107,8 @@ Json to_json(const Node& node);
 
 /// Parses source->text from offset `begin` as strict JSON (RFC 8259, UTF-8, optional byte order
 /// mark), at most 64 levels deep. Adds errors to `problems`. Parsing continues after duplicate keys
-/// and after malformed scalars (NaN, words without quotes), which become broken nodes; after any
-/// other syntax error, returns nullopt.
+/// and after most malformed scalars (NaN, words without quotes), which become broken nodes; after
+/// any other syntax error, returns nullopt.
 std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, Problems& problems,
                                    std::size_t begin = 0);
 

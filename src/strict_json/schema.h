@@ -31,7 +31,7 @@ struct KeyOwner {
   std::string key{};  // "": no owner; the key always has an effect
   std::string value{};
   bool is_any_other = false;  // has an effect with any value except `value`
-  /// Noun for `value`, such as "model", in the error if the owner has another value; "": no error.
+  /// Noun for `value`, such as "model", in the error if the owner is not set to it; "": no error.
   std::string noun{};
 };
 
@@ -53,8 +53,8 @@ struct KnownKey {
   Json fragment{};  // JSON Schema of its value
 };
 
-/// Returns the name that `given` probably means, ignoring case, '-' and '_': one that contains it,
-/// differs by at most two edits, makes up at least half of it, or has these initials.
+/// Returns the name that `given` probably means, ignoring case, spaces, '-' and '_': one that
+/// contains it, differs by at most two edits, makes up at least half of it, or has these initials.
 std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names);
 
@@ -74,7 +74,7 @@ Explanation explain_unknown_key(std::string_view key, std::string_view group,
 struct ReadContext {
   Problems& problems;
   const std::vector<KnownKey>& keys;  // for suggestions
-  bool is_layer = false;  // one of multiple layers: rules that involve multiple keys are skipped
+  bool is_layer = false;  // one of multiple layers: required keys, rules and checks are ignored
 };
 
 /// A value that is being read: its node and pointer, and the list for errors about it.
@@ -319,7 +319,7 @@ bool matches(const Json& condition, const Node& value);
 template <class Owner>
 struct Field {
   KnownKey key;
-  std::string doc;  // one or two sentences
+  std::string doc;  // for the JSON Schema and the tables of configs/README.md
   std::function<void(Owner&, const JsonCursor&)> read;
   std::function<std::optional<Json>(const Owner&)> write;  // nullopt if the key is not written
   std::vector<KnownKey> nested{};
@@ -442,8 +442,8 @@ class Schema {
     return owner;
   }
 
-  /// Writes the object, omitting keys whose `KeyOwner` has another value. Owners must come before
-  /// the keys they own.
+  /// Writes the object, omitting keys whose owner must have a certain value but has another. Owners
+  /// must come before the keys they own.
   Json write(const Owner& owner) const { return write(owner, omits_defaults_); }
 
   /// Returns the JSON Schema of the object.

@@ -155,7 +155,7 @@ TEST_CASE("very long lines in a block are truncated") {
   const std::string block = as_block("one\n" + std::string(30'000, '\xff') + "\ntwo\n");
   CHECK(block.size() < 40'000);
   CHECK_THAT(block, StartsWith("one\n  \\xff"));
-  CHECK_THAT(block, EndsWith("… (21808 more bytes)\n  two\n  "));
+  CHECK_THAT(block, EndsWith("… (21808 bytes omitted)\n  two\n  "));
 }
 
 TEST_CASE("the error names a log file that cannot be opened or whose folder cannot be created") {
@@ -244,7 +244,7 @@ TEST_CASE("an error about a glob without a match suggests similar names and modu
   const auto about = [&](const char* pattern) { return unmatched_glob(pattern, names); };
   CHECK(about("haed.*") == R"("haed.*" matches no parameter; did you mean "head.*"?)");
   CHECK(about("layer3.*") ==
-        R"("layer3.*" matches no parameter; did you mean "layer1.*", "layer2.*"?)");
+        R"("layer3.*" matches no parameter; did you mean "layer1.*" or "layer2.*"?)");
   CHECK(about("layer1.0.bn1.bais") ==
         R"("layer1.0.bn1.bais" matches no parameter; did you mean "layer1.0.bn1.bias"?)");
   CHECK(
