@@ -64,17 +64,17 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line);
 /// `configs` of an installation, the repository or an unpacked bundle.
 std::vector<std::string> shipped_configs();
 
-/// Returns the file for `--config name`: `name` itself if it is a file, a path or "-", otherwise
-/// the config of that name that comes with the program ("mnist" or "mnist.json"). Throws
-/// Error(kConfig) listing the shipped configs if there is neither.
+/// Returns the file for `--config name`: `name` itself if it is a file or "-", otherwise the config
+/// of that name that comes with the program ("mnist" or "mnist.json"). Throws Error(kConfig)
+/// listing the shipped configs if there is neither.
 std::string find_config(const std::string& name);
 
 using ConfigFiles = std::vector<std::shared_ptr<const strict_json::Source>>;
 
-/// Returns the command's config files in order. If there are none and the command needs the model,
-/// returns the config in the checkpoint, or config.json next to the weights. Throws Error(kConfig)
-/// if a file cannot be read or there is no config for the weights, and Error(kCheckpoint) if a
-/// checkpoint cannot be read or the file contains no weights.
+/// Returns the command's config files in order. If there are none and the command runs or exports
+/// the network of a checkpoint, returns the config in it, or config.json next to the weights.
+/// Throws Error(kConfig) if a file cannot be read or there is no config for the weights, and
+/// Error(kCheckpoint) if a checkpoint cannot be read or the file contains no weights.
 ConfigFiles config_files(const CommandLine& line);
 
 /// A config, and the document into which its layers were merged, for messages with positions.
@@ -96,14 +96,14 @@ LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 /// of the last file.
 std::map<std::string, std::string> key_positions(const LayeredConfig& layered);
 
-/// Returns the network with its sizes. Opens the data set's files only if the image size is unknown
-/// without them. Throws ConfigKeyError, and Error(kData) if the files cannot be read.
+/// Infers all layer sizes of the config's network and returns it. Opens the data set only if the
+/// image size is unknown without it. Throws ConfigKeyError, and Error(kData) if it cannot be read.
 network::Network checked_network(const settings::RunConfig& config);
 
-/// Replaces a run folder in --checkpoint or --resume with one of its files, and logs which one: for
-/// --checkpoint the best checkpoint, the newest or model.pt, in this order; for --resume the newest
-/// checkpoint. Throws Error(kCheckpoint) if the folder has none, or if the checkpoint is damaged;
-/// the message then names an intact one in the same folder, if any.
+/// Replaces a run folder in --checkpoint (init: --weights) or --resume with one of its files, and
+/// logs which one: for --resume the newest checkpoint; otherwise the best checkpoint, the newest or
+/// model.pt, in this order. Throws Error(kCheckpoint) if the folder has none, or if the checkpoint
+/// is damaged; the message then names an intact one in the same folder, if any.
 void find_checkpoints(CommandLine& line);
 
 /// Replaces a run folder in `model.weights` as `find_checkpoints` does for --checkpoint, with the
@@ -124,10 +124,10 @@ void check_output_file(const fs::path& path);
 /// Returns the name of the command's first config, which also names the folder of its runs.
 std::string config_name(const CommandLine& line);
 
-/// Runs a command in workers. Under another launcher this process becomes one of them; otherwise it
-/// starts and supervises this machine's ranks, and restarts a training run that lost a process up
-/// to `launch.max_restarts` times. Returns the exit code; failures of ranks have already been
-/// printed. Throws Error for mistakes found before processes start.
+/// Runs a command in workers. Under another launcher this process usually becomes one of them;
+/// otherwise it starts and supervises this machine's ranks, and restarts a training run that lost a
+/// process up to `launch.max_restarts` times. Returns the exit code; failures of ranks have already
+/// been printed. Throws Error for mistakes found before processes start.
 int launch_command(const CommandLine& line, const LayeredConfig& layered);
 
 }  // namespace mnist_train::cli

@@ -106,8 +106,8 @@ void add_predict(CLI::App& command, CommandLine& line) {
   add_json_flag(command, line);
   add_logging_flags(command, line);
   command.footer(
-      "Prints a line for each image: on a terminal the two most likely classes, elsewhere or with "
-      "--json {\"file\", \"guess\", \"scores\"} with the probability of each class.\n"
+      "Prints a line for each image: on a terminal, the two most likely classes; otherwise or with "
+      "--json, {\"file\", \"guess\", \"scores\"} with the probability of each class.\n"
       "Images are resized and converted to grayscale or RGB for the model. MNIST's digits are "
       "light on dark; a warning lists images that look inverted: invert them first. Transparent "
       "pixels show data.background.\n\n"
@@ -167,7 +167,7 @@ void add_init(CLI::App& command, CommandLine& line) {
       "Weights to fine-tune: a .pt or .safetensors file of a built-in network, or a run folder");
   add_logging_flags(command, line);
   command.footer(
-      "Inspects the pictures and prints a suitable config; its reasons go to standard error.\n\n"
+      "Inspects the pictures, prints a suitable config and explains it on standard error.\n\n"
       "Examples:\n"
       "  mnist-train init photos > photos.json && mnist-train --config photos.json\n"
       "  mnist-train init photos --weights resnet18.pth > photos.json");
@@ -276,7 +276,7 @@ bool is_among(const std::string& name, const std::vector<std::string>& names) {
   return std::ranges::find(names, name) != names.end();
 }
 
-/// The extensions of the files that each command writes; under "", those that no command writes.
+/// Extensions of the files that each command writes to --output; under "", those that none does.
 const std::map<std::string, std::vector<std::string>> kWriters{
     {"export --format pt", {".pt", ".pth"}},
     {"export --format onnx", {".onnx"}},
@@ -383,7 +383,7 @@ void complete_command(std::vector<std::string>& arguments) {
          suggestion ? "did you mean " + *suggestion + "?" : "use --config FILE for a config");
 }
 
-/// Expands a leading ~ in all paths, which shells do not expand after `=` and `:`.
+/// Expands a leading ~ in all paths, because shells do not do so after `=` and `:`.
 void expand_paths(CommandLine& line) {
   for (auto* paths : {&line.configs, &line.run_folders, &line.images}) {
     for (std::string& path : *paths) path = expand_home(path);
@@ -406,8 +406,8 @@ bool prints_json(const CommandLine& line) {
 
 std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   auto parser = std::make_unique<CLI::App>(
-      "Trains image classifiers (MNIST, Fashion-MNIST, your own images) on one or several "
-      "processes and GPUs.",
+      "Trains image classifiers (MNIST, Fashion-MNIST, your own images) with one or several "
+      "processes, on CPUs or GPUs.",
       "mnist-train");
   parser->footer(
       "Examples:\n"

@@ -128,7 +128,7 @@ nlohmann::json parse_header(std::span<const std::uint8_t> file) {
   return nlohmann::json::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
 }
 
-/// Returns the config in a checkpoint, or the config.json next to a weight file of another kind.
+/// Returns the config in a checkpoint, or the config.json next to a weights file of another kind.
 std::shared_ptr<const Source> checkpoint_config(const fs::path& path) {
   check_readable("--checkpoint ", path);
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
@@ -411,9 +411,8 @@ void check_output_file(const fs::path& path) {
   if (path == "-") refuse("--output -: expected a file name");
   if (is_folder(path)) refuse("{}: is a folder; expected a file name", path.string());
   if (const auto run = report::run_that_wrote(path)) {
-    refuse(
-        "--output {}: is a file of the run in {}, which is never overwritten; choose another name",
-        path.string(), run->string());
+    refuse("--output {}: is a file of the run in {} and is never overwritten; choose another name",
+           path.string(), run->string());
   }
   const AtomicFile trial(path, ExitCode::kConfig);  // not committed, so nothing changes
 }

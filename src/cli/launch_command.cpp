@@ -115,7 +115,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   launch::exec_worker(job, std::move(lock));
 }
 
-/// Throws if a network interface does not exist, because no rank could connect over it.
+/// Throws if GLOO_SOCKET_IFNAME names a missing interface, because no rank could connect over it.
 void check_interface() {
   constexpr const char* kVariable = "GLOO_SOCKET_IFNAME";
   std::istringstream names(environment_variable(kVariable).value_or(""));
@@ -135,9 +135,10 @@ bool spawns_ranks(const launch::WorkerIdentity& identity, const settings::Launch
   if (identity.world_size == 1 && identity.launcher != launch::LauncherKind::kTorchrun) return true;
   if (identity.local_rank == 0) {
     spdlog::warn(
-        "launch.processes_per_node (or launch.devices) asks for {} processes, but {} started {} "
-        "here, which overrides it",
-        *configured, launch::name_of(identity.launcher), identity.local_world_size);
+        "launch.processes_per_node (or launch.devices) asks for {}, but {} started {} here, which "
+        "overrides it",
+        counted(*configured, "process"), launch::name_of(identity.launcher),
+        identity.local_world_size);
   }
   return false;
 }
@@ -151,7 +152,7 @@ struct LaunchState {
   int processes = 1;
   std::unique_ptr<report::RunFolder> folder{};        // training
   std::unique_ptr<launch::ForkServer> fork_server{};  // training
-  std::unique_ptr<data::SharedDataset> dataset{};     // if all images are decoded before training
+  std::unique_ptr<data::SharedDataset> dataset{};     // if the launcher reads all samples first
   bool decoding_started = false;
   bool decoded = false;
   UniqueFd snapshots{};  // training that may restart: memory for the ranks' snapshots
@@ -388,7 +389,7 @@ int run_launcher(LaunchState state) {
     const bool is_recoverable = result.failure->restart_may_help && result.stopped_by == 0;
     if (state.snapshots.valid() && is_recoverable) save_snapshot(state, result);
     record_failure(state, *result.failure);
-    return static_cast<int>(result.failure->code);  // not 143: the run was not saved
+    return static_cast<int>(result.failure->code);  // even after SIGTERM: the run was not saved
   }
 }
 

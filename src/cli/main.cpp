@@ -89,7 +89,7 @@ std::vector<fs::path> find_run_folders(const CommandLine& line) {
       skipped += (skipped.empty() ? "" : ", ") + folder;
     }
   }
-  if (folders.empty()) refuse("{}: contains no run", skipped);
+  if (folders.empty()) refuse("mnist-train report: no run in {}; expected run folders", skipped);
   if (!skipped.empty()) spdlog::warn("skipped folders without a run: {}", skipped);
   return folders;
 }
@@ -154,8 +154,8 @@ std::string describe(const CommandLine& line, const settings::RunConfig& config)
 }
 
 /// Returns the output of `describe --data`, which a run writes to its dataset.json. Warns about
-/// samples that are in two sets. Decodes images if a run would decode them at its start. Throws
-/// Error(kData) and ConfigKeyError.
+/// held-out files that are also in the training set. Decodes all images if a run would do so at its
+/// start. Throws Error(kData) and ConfigKeyError.
 std::string describe_data(settings::DataOptions options) {
   const bool decodes =
       options.is_encoded() && (options.decode == settings::Decode::kOnce ||
@@ -198,9 +198,8 @@ int read_config_and_run(CommandLine& line) {
 
 /// Sets environment variables that tune the workers' libraries, unless the user has set them.
 void tune_workers() {
-  // Lets OpenMP's threads spin for about 40 microseconds before they sleep. The default is a
-  // thousand times as long: on a busy machine, a spinning thread would take CPU time from the
-  // thread it waits for.
+  // Lets OpenMP's threads spin 1,000 times (tens of microseconds) before they sleep. With the
+  // default of 300,000, they would take CPU time on a busy machine from the threads they wait for.
   if (!environment_variable("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "1000", 0);
   // Lets malloc request huge pages: fewer TLB misses save 5 to 8 % of an epoch's time with large
   // linear layers, and a short run has half as many page faults.
@@ -249,7 +248,7 @@ int main(int argc, char** argv) {
     return cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const std::exception& error) {
     const auto* app_error = dynamic_cast<const Error*>(&error);
-    // Config errors may have multiple lines; line breaks in names have already been escaped.
+    // Config errors may have multiple lines, which are not indented.
     const bool is_config = app_error != nullptr && app_error->code() == ExitCode::kConfig;
     std::cerr << (app_error == nullptr ? "mnist-train: " : "")
               << (is_config ? escape_control_bytes(error.what()) : as_block(error.what())) << '\n';
