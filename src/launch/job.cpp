@@ -61,9 +61,8 @@ void require_gpu(const settings::RunConfig& config, const Machine& machine) {
         requested, kCudaModule);
   }
   refuse(
-      "the config asks for {}, but no GPU is visible (NVIDIA driver missing, or "
-      "CUDA_VISIBLE_DEVICES is empty): run it on a machine with one, or set backend to \"gloo\" "
-      "and device to \"cpu\"",
+      "the config asks for {}, but no GPU is visible: use a machine with one, check its NVIDIA "
+      "driver and CUDA_VISIBLE_DEVICES, or set backend to \"gloo\" and device to \"cpu\"",
       requested);
 }
 
@@ -103,14 +102,16 @@ std::string choose_backend(const settings::RunConfig& config, const Machine& mac
   const auto requested = config.train.backend;
   const bool nccl_can_work = gpu_per_rank(config, machine, local_world_size);
   if (requested == settings::BackendName::kNccl && !nccl_can_work) {
-    refuse_nccl(fmt::format("{} processes share {} GPUs", local_world_size, machine.gpus),
+    if (!config.launch.devices.empty()) refuse_nccl("launch.devices repeats one", "change it");
+    refuse_nccl(fmt::format("{} share {}", counted(local_world_size, "process"),
+                            counted(machine.gpus, "GPU")),
                 "lower launch.processes_per_node");
   }
   return nccl_can_work && requested != settings::BackendName::kGloo ? "nccl" : "gloo";
 }
 
-/// Returns the number of threads that OMP_NUM_THREADS sets, such as "4" or "4,2" (nesting levels),
-/// or nothing if OpenMP would ignore the value.
+/// Returns the first number in OMP_NUM_THREADS, such as "4" or "4,2" (nesting levels); nothing if
+/// the variable is not set or its value is invalid.
 std::optional<int> openmp_threads() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   if (text == nullptr) return std::nullopt;
@@ -131,9 +132,9 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
 }
 
 /// Returns why one process with a thread for each of two cores is faster than two processes; empty
-/// if it is not, or if the config sets either number. Our engine computes in blocks of 32 images,
-/// so part of a small batch takes as long as all of it. A network with many weights, all in linear
-/// layers, is limited by memory bandwidth: each process would read and write all the weights.
+/// if it is not, or if the config requires other numbers. Our engine computes in blocks of 32
+/// images, so half of a small batch takes as long as all of it. A network with many weights, all in
+/// linear layers, is limited by memory bandwidth: each process would read and write all weights.
 std::string reason_for_threads(const settings::RunConfig& config, const Machine& machine) {
   const settings::LaunchOptions& options = config.launch;
   const bool sets_processes =
@@ -149,7 +150,7 @@ std::string reason_for_threads(const settings::RunConfig& config, const Machine&
   if (config.train.batch_size.value_or(kBlock + 1) <= kBlock && cpu_features().avx512) {
     return "half of a batch this small takes as long as the whole batch";
   }
-  // If the size is unknown, assume MNIST's: larger images only add weights to linear layers.
+  // If the size is unknown, assume MNIST's; larger images only give linear layers more weights.
   const auto images = network::known_images(config.data);
   try {
     const network::Network layers = network::make_network(

@@ -16,7 +16,7 @@ namespace mnist_train::launch {
 
 // The job of a rank.
 
-/// The commands: first those that workers run, then those that the front end runs itself.
+/// The commands: first those that workers can run, then those that only the front end handles.
 enum class Command {
   kTrain,
   kEvaluate,
@@ -39,12 +39,13 @@ constexpr bool needs_one_cpu(Command command) {
   return command == Command::kDescribe || command == Command::kExport || command == Command::kInit;
 }
 
-/// The input of every worker, prepared by the front end: a validated command with absolute paths.
+/// The input of every worker, prepared by the front end: a command and its validated config. All
+/// paths except `config_path` and `images` are absolute.
 struct Job {
   Command command = Command::kTrain;
   std::string config;                    // the effective config as JSON
-  std::filesystem::path config_path;     // its file, for messages
-  std::filesystem::path run_folder;      // train: empty if rank 0, not the front end, prepares it
+  std::filesystem::path config_path;     // the first config file, for messages
+  std::filesystem::path run_folder;      // train: under other launchers set only in rank 0's job
   std::string resume;                    // "": a new run; else "auto" or the checkpoint's path
   bool after_restart = false;            // the newest checkpoint of this run overrides `resume`
   std::filesystem::path checkpoint;      // evaluate, predict, export; init: weights
@@ -53,16 +54,16 @@ struct Job {
   std::string export_input;              // export, onnx: "float32", "bytes"
   std::filesystem::path export_path;     // export, preview: the file to write
   std::int64_t scale = 0;                // preview: magnification of the images; 0: automatic
-  bool as_json = false;                  // prints results as JSON, not as human-readable text
+  bool as_json = false;                  // how to print results; otherwise as human-readable text
   std::vector<std::string> images;       // predict: files as the user named them; init: the folder
   bool predicts_test = false;            // predict: the test set instead of files
   std::string log_level = "info";
   bool quiet = false;
-  bool progress_bar = false;  // the console is a terminal
+  bool progress_bar = false;  // drawn on the console, a terminal that can redraw lines
   double started_s = 0;       // CLOCK_MONOTONIC when the command was started
   double attempt_s = 0;       // CLOCK_MONOTONIC when this attempt was started
   int restarts = 0;
-  bool saves_snapshot = false;          // train: only writes an earlier attempt's newest snapshot
+  bool saves_snapshot = false;          // train: only saves an earlier attempt's newest snapshot
   bool has_table_head = false;          // an earlier attempt has drawn the head of the epoch table
   std::string program = "mnist-train";  // for commands to copy
   std::vector<std::filesystem::path> created_folders;  // train: created for this run, parents first
@@ -77,15 +78,15 @@ struct Job {
 };
 
 /// Returns the shell command that resumes a run. It names the effective config in the run folder,
-/// so the original command's options need not be repeated. `resume` is "auto" or a checkpoint.
+/// so the original config files and `--set` are not needed. `resume` is "auto" or a checkpoint.
 std::string resume_command(const std::filesystem::path& run_folder,
                            const std::string& program = "mnist-train",
                            const std::string& resume = "auto");
 
 /// Returns the last lines of a message about a failed or stopped run: its newest intact checkpoint
 /// and the command that resumes from it, or else the command that starts over. Omits a command that
-/// would fail in the same way: if the checkpoint was refused (`is_mistake` and kCheckpoint), or if
-/// there are no checkpoints and the code is kRunFailed, as for a loss that is not finite.
+/// would fail in the same way: resuming from a checkpoint that was refused (`is_mistake` and
+/// kCheckpoint) or, if none was written, starting over after that or after kRunFailed.
 std::string recovery_advice(const std::filesystem::path& run_folder,
                             const std::string& program = "mnist-train",
                             ExitCode code = ExitCode::kDone, bool is_mistake = false);
@@ -126,13 +127,13 @@ struct WorkerIdentity {
   std::string store_prefix;            // run id and restart count, so that attempts share no keys
   int restart_count = 0;
   std::string launch;         // the same for all attempts of a launch; "" if it has no id
-  std::string detected_from;  // the variables that were read, for the log
+  std::string detected_from;  // the variables and other sources, for messages
 };
 
 /// Reads the identity from torchrun's variables (our own launcher sets the same ones for its
 /// ranks) or, failing that, from those of Slurm, Open MPI, MPICH or Intel MPI. Returns nothing if
 /// this process was started by hand or in a Slurm shell or batch script. Throws Error(kConfig) if
-/// the variables are incomplete or contradict each other.
+/// the variables are incomplete or contradictory, or if a batch script asked for several tasks.
 std::optional<WorkerIdentity> identity_from_environment();
 
 /// Returns how many times Slurm has requeued this job; 0 outside of Slurm.
@@ -142,7 +143,7 @@ int slurm_restart_count();
 std::string first_host(const std::string& list);
 
 /// Returns the number of tasks on a node from a list in Slurm's notation, in which "2(x3),1" means
-/// 2, 2, 2, 1; 0 past the end of the list.
+/// 2, 2, 2, 1; 0 past the end of the list or if it is malformed.
 int tasks_on_node(const std::string& list, int node);
 
 // The placement of a rank.
@@ -154,16 +155,15 @@ inline constexpr const char* kCudaModule = "libmnist-train-cuda.so";
 struct Machine {
   int cores = 1;
   int gpus = 0;               // usable by this build
-  bool lacks_module = false;  // GPUs exist, but the CUDA module was not built
+  bool lacks_module = false;  // GPUs exist, but the CUDA module does not
   bool same_for_all = true;   // all local ranks see the same GPUs with the same indices
 };
 
 /// Detects cores and GPUs, without loading CUDA's runtime.
 Machine this_machine();
 
-/// Returns the number of GPUs that the NVIDIA driver makes visible to this process, respecting
-/// CUDA_VISIBLE_DEVICES; 0 without a driver. Queries the driver directly, which is faster than
-/// loading LibTorch.
+/// Returns the number of GPUs that this process may use (see CUDA_VISIBLE_DEVICES); 0 without a
+/// driver. Queries NVIDIA's driver directly, which is faster than loading LibTorch.
 int visible_gpus();
 
 /// Raises the soft limit on open files if it is too low for the descriptors that workers inherit.
@@ -182,13 +182,13 @@ struct Placement {
 
 /// Returns the number of ranks that our own launcher starts: `processes_per_node`, or the length of
 /// `devices` or `data.train_per_process`. The default is one per GPU or, on CPUs, one per core up
-/// to two, because more would compete for memory bandwidth and gain little; in any case at most
-/// `train.shards`. On two cores, the default is a single rank with two threads if that is faster,
-/// as for small batches or large linear networks. Throws Error(kConfig) if the config asks for GPUs
-/// and there are none.
+/// to two (more would compete for memory bandwidth and gain little), but at most `train.shards`. On
+/// two cores, the default is a single rank with two threads if that is faster, as for small batches
+/// or large linear networks. Throws Error(kConfig) if the config asks for GPUs and there are none.
 int choose_process_count(const settings::RunConfig& config, const Machine& machine);
 
-/// Returns a note for the user about the choices of `choose_process_count`, or "".
+/// Returns a note for the user if a GPU is not used because this build lacks the CUDA module, or if
+/// `choose_process_count` prefers one process with a thread for each core; "" otherwise.
 std::string placement_note(const settings::RunConfig& config, const Machine& machine);
 
 /// Chooses the device, backend and threads of one rank. If there are more ranks than GPUs, ranks

@@ -30,8 +30,8 @@ constexpr std::array kPhaseNames{"startup",  "rendezvous", "data loading", "weig
 constexpr std::array kWaitNames{"nothing",
                                 "all-reduce",
                                 "broadcast",
-                                "exchange of text",
-                                "exchange of samples",
+                                "text exchange",
+                                "sample exchange",
                                 "gradient averaging",
                                 "backward and gradient averaging",
                                 "its GPU"};
@@ -66,12 +66,13 @@ std::string describe_end(const RankEnd& end, const StatusBoard& board) {
                      place);
 }
 
+/// Completes "rank 1 has been …".
 std::string describe_stalled(const RankStatus& status) {
   const Wait wait = status.wait;
-  std::string place = describe(status);
-  if (wait == Wait::kNothing) return place;
-  if (wait == Wait::kDevice) return place + ", waiting for " + wait_name(wait) + ",";
-  return std::string(wait_name(wait)) + " of " + place;
+  const std::string place = describe(status);
+  if (wait == Wait::kNothing) return "in " + place;
+  if (wait == Wait::kDevice) return "waiting for its GPU in " + place;
+  return fmt::format("in {} of {}", wait_name(wait), place);
 }
 
 RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& stalled,
@@ -82,17 +83,17 @@ RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& st
   failure.restart_may_help = true;
   const std::string place = describe_stalled(board.of(stalled.rank));
   failure.cause = stalled.others_wait_s > 0
-                      ? fmt::format("rank {} is in {} and has kept others waiting for {:.0f} s",
+                      ? fmt::format("rank {} is {} and has kept others waiting for {:.0f} s",
                                     stalled.rank, place, stalled.others_wait_s)
-                      : fmt::format("rank {} has been in {} for {:.0f} s without progress",
+                      : fmt::format("rank {} has been {} for {:.0f} s without progress",
                                     stalled.rank, place, stalled.seconds);
   failure.cause += " (launch.hang_timeout_s)";
   if (stalled.stopped) failure.cause += ": it is stopped, by SIGSTOP or a debugger";
   for (const RankEnd& end : ends) {
     if (end.rank == stalled.rank) continue;
     const RankStatus& status = board.of(end.rank);
-    const bool waited = status.wait != Wait::kNothing;
-    failure.victims += fmt::format("rank {}: {} in {}\n", end.rank, waited ? "waited" : "was",
+    const bool is_waiting = status.wait != Wait::kNothing && status.wait != Wait::kDevice;
+    failure.victims += fmt::format("rank {}: {} {}\n", end.rank, is_waiting ? "waited" : "was",
                                    describe_stalled(status));
   }
   return failure;
@@ -260,7 +261,7 @@ RunFailure summarize_failure(const std::vector<RankEnd>& ends,
   for (const RankEnd& end : ends) {
     if (&end == &cause || !has_failed(end)) continue;
     const auto& other = end.exit.failure;
-    // All ranks found the same mistake.
+    // This rank reported the same error as the cause.
     if (reported && other && reported->message == other->message) continue;
     if (is_mistake && is_victim(end)) continue;
     failure.victims += describe_end(end, board) + "\n";

@@ -48,10 +48,10 @@ struct alignas(64) RankStatus {
   std::atomic<Wait> wait{Wait::kNothing};
   std::atomic<std::int64_t> epoch{0};
   std::atomic<std::int64_t> step{0};   // of the run
-  std::atomic<std::int64_t> batch{0};  // of an evaluation, from 1
+  std::atomic<std::int64_t> batch{0};  // of an evaluation, from 1; else a progress counter
   std::atomic<double> updated_s{0};    // CLOCK_MONOTONIC
   std::atomic<double> stepped_s{0};    // total time of training steps
-  std::atomic<double> waited_s{0};     // part of stepped_s: waiting for other ranks
+  std::atomic<double> waited_s{0};     // part of stepped_s: in waits other than kDevice
   std::atomic<std::int64_t> waits{0};  // waits begun plus waits ended
 };
 
@@ -103,7 +103,7 @@ class WaitScope {
 
 // Failures of ranks.
 
-/// Why a worker failed. The worker sends this to its launcher with a single write to a pipe.
+/// Why a worker failed. The worker sends this to its launcher through a pipe.
 struct FailureReport {
   ExitCode code = ExitCode::kRunFailed;
   std::string message;
@@ -111,15 +111,15 @@ struct FailureReport {
   bool is_victim = false;  // failed only because another rank did
 };
 
-/// Returns "out of memory: " followed by the settings to lower in this phase. `exhausted_limit` is
-/// the memory limit if the kernel killed the process because of it (see OomKills).
+/// Returns "out of memory: " followed by advice for this phase. `exhausted_limit` is the memory
+/// limit if the kernel killed the process because of it (see OomKills).
 std::string out_of_memory(Phase phase, const std::string& exhausted_limit = "");
 
 /// Returns the report as JSON of at most 64 KiB, which fits into a pipe that is not being read yet.
 /// Long messages are truncated.
 std::string to_text(const FailureReport& failure);
 
-/// Parses the output of `to_text`; nothing if it is incomplete because the process died.
+/// Parses the output of `to_text`; nothing if it is incomplete or from another program.
 std::optional<FailureReport> failure_from_text(const std::string& text);
 
 /// Returns the report for an exception that ended this process in a phase.
@@ -150,7 +150,7 @@ struct RankEnd {
   bool succeeded = false;
 };
 
-/// A rank without progress.
+/// A running rank, and how long it has made no progress.
 struct StalledRank {
   int rank = 0;
   double seconds = 0;        // since its last progress
@@ -167,9 +167,9 @@ StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoar
 /// Why an attempt failed: one rank is the cause, and others may be its victims.
 struct RunFailure {
   ExitCode code = ExitCode::kRunFailed;
-  std::optional<int> rank;  // the one that failed; none for a user's mistake
+  std::optional<int> rank;  // the one that failed; none for a user's mistake or launcher error
   std::string cause;    // "rank 1 (pid 123) was killed by signal 9 (Killed) in step 120 (epoch 2)"
-  std::string victims;  // one line each, may be empty
+  std::string victims;  // and other consequences, one line each; may be empty
   bool died_without_report = false;  // the rank's log may say more
   bool was_killed = false;           // by SIGKILL or, with the fork server, before it began
   Phase phase = Phase::kStarting;    // of the rank
@@ -178,7 +178,7 @@ struct RunFailure {
 
 /// Determines the cause of a failed attempt: the stalled rank or, failing that, the first rank that
 /// failed on its own (was killed, crashed, exited early or reported its own error), or else the
-/// first victim. `ends` is in chronological order; at least one rank must have failed.
+/// first victim. `ends` is in chronological order; without `stalled`, a rank must have failed.
 RunFailure summarize_failure(const std::vector<RankEnd>& ends,
                              const std::optional<StalledRank>& stalled, const StatusBoard& board);
 

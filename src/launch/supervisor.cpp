@@ -70,7 +70,7 @@ class Attempt {
     std::vector<pollfd> events{{signal_fd_.get(), POLLIN, 0}};  // also readable when a rank exits
     if (background_.ready_fd >= 0) events.push_back({background_.ready_fd, POLLIN, 0});
     for (const WorkerProcess& worker : workers_) {
-      if (!worker.has_started()) events.push_back({worker.started_fd(), POLLIN, 0});
+      if (worker.is_pending()) events.push_back({worker.started_fd(), POLLIN, 0});
     }
     ::poll(events.data(), events.size(), kPollInterval_ms);
   }
@@ -174,8 +174,8 @@ class Attempt {
     return result;
   }
 
-  /// Returns whether the ranks ended only because they were asked to stop. The others may have
-  /// become victims of the first one to exit.
+  /// Returns whether the ranks ended only because they were asked to stop, or as victims of a rank
+  /// that stopped first.
   bool only_stopped() const {
     return stopped_by_ != 0 && !stalled_ && std::ranges::all_of(ends_, [](const RankEnd& end) {
              return end.succeeded || end.killed_by_launcher ||
@@ -316,9 +316,9 @@ std::optional<std::string> StragglerWatch::check(const StatusBoard& board, doubl
   suspect_ = is_slow ? slowest : count;
   if (!is_slow_again || std::exchange(ranks_[slowest].warned, true)) return std::nullopt;
   return fmt::format(
-      "rank {} is slow: its steps take {:.1f} ms, compared with {:.1f} ms on the other ranks, "
-      "which wait for it",
-      slowest, 1000 * slowest_s, 1000 * others_s);
+      "rank {} is slow: its steps take {:.1f} ms, compared with {:.1f} ms on {}", slowest,
+      1000 * slowest_s, 1000 * others_s,
+      count == 2 ? "the other rank, which waits for it" : "other ranks, which wait for it");
 }
 
 }  // namespace mnist_train::launch

@@ -33,7 +33,7 @@ enum HandedOverFd : int {
   kStatusFd = 6,        // "status": StatusBoard
   kDatasetFd = 7,       // "dataset": the memory of a data::SharedDataset
   kDatasetReadyFd = 8,  // "dataset-ready": the pipe of the SharedDataset
-  kListenFd = 9,        // "listen": rank 0's bound socket for the store
+  kListenFd = 9,        // "listen": rank 0's listening socket for the store
   kSnapshotsFd = 10,    // "snapshots": the memory of checkpoint::SnapshotMemory
 };
 
@@ -45,10 +45,9 @@ bool was_handed_over(const char* name);
 std::filesystem::path worker_executable();
 
 /// Replaces this process with a worker, so that its parent keeps watching the same process. `held`
-/// stays open in the worker. Throws Error(kRunFailed) if the worker does not start.
+/// stays open in the worker. Throws Error(kRunFailed) if the worker cannot be started.
 [[noreturn]] void exec_worker(const Job& job, UniqueFd held);
 
-/// Returns the name of a rank's log file in the log folder.
 std::string log_file_name(int rank);
 
 class ForkServer;
@@ -78,10 +77,10 @@ class WorkerProcess {
   ~WorkerProcess();
 
   int rank() const { return rank_; }
-  /// Returns the process ID, or 0 if the rank has not begun yet.
+  /// Returns the process ID, 0 if the rank has not begun yet, or -1 if it could not be started.
   pid_t pid() const { return pid_; }
-  bool has_started() const { return pid_ != kRequested; }
-  /// Returns the descriptor that polls as readable when the rank begins or fails to begin.
+  bool is_pending() const { return pid_ == kRequested; }
+  /// Returns the descriptor that polls as readable when a pending rank begins or fails to begin.
   int started_fd() const { return failure_pipe_.get(); }
   bool running() const { return pid_ != kNoProcess && !exit_.has_value(); }
   const std::optional<WorkerExit>& exit() const { return exit_; }
@@ -89,9 +88,9 @@ class WorkerProcess {
   /// Returns whether the process is stopped, by a signal or a debugger.
   bool is_stopped() const;
 
-  /// Sends a signal if the rank is still running.
+  /// Sends a signal unless the rank has ended.
   void send(int signal);
-  /// Collects the exit status if the rank has exited.
+  /// Collects the exit status and the failure report if the rank has ended.
   void reap();
 
  private:
@@ -119,8 +118,8 @@ struct RankPlan;
 class ForkServer {
  public:
   /// Starts the server, which loads LibTorch while the launcher continues. From then on this
-  /// process adopts its orphaned descendants. Must be called on the main thread, before mapping
-  /// memory that children must not inherit. Throws Error(kRunFailed).
+  /// process adopts its orphaned descendants. Must be called on the main thread, like
+  /// WorkerProcess::start. Throws Error(kRunFailed).
   explicit ForkServer(const std::filesystem::path& executable);
   ForkServer(const ForkServer&) = delete;
   ForkServer& operator=(const ForkServer&) = delete;
@@ -165,18 +164,18 @@ ListenSocket listen_on_loopback();
 /// Listens on the first address of `host` that belongs to this machine. Returns nothing if none
 /// does, for example behind a load balancer. `host` is a name or an address. Skips loopback
 /// addresses if `serves_other_hosts` is set, because Debian resolves the machine's own name to one.
-/// Throws Error(kDistributed) naming the port if it is in use.
+/// Throws Error(kDistributed) naming the port if it cannot be used.
 std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
                                            bool serves_other_hosts);
 
 // Supervising ranks.
 
-/// How an attempt ended. If all ranks completed, neither `failure` nor `stopped_by` is set.
+/// How an attempt ended: normally, unless `failure` or `stopped_by` is set.
 struct AttemptResult {
   std::optional<RunFailure> failure;
   int stopped_by = 0;               // the signal that asked the run to stop, if any
   int exit_code = 0;                // if none failed: 0, or stopped_exit_code if ranks exited early
-  bool killed_before_save = false;  // a second Ctrl-C killed rank 0 before it had saved
+  bool killed_before_save = false;  // after a stop signal, rank 0 was killed before it had saved
   std::int64_t furthest_step = 0;   // highest step that any rank has begun
 };
 
@@ -207,10 +206,10 @@ void block_supervised_signals();
 /// Runs one attempt: starts `setup.world_size` ranks and returns when all of them have exited. A
 /// rank that dies, exits early or makes no progress for `hang_timeout_s` ends the attempt. After an
 /// exit, the other ranks have a second to report their own errors before they are killed; they are
-/// killed immediately after a hang, or if a rank was killed and `setup.may_restart` is set. The
-/// first stop signal is passed on, and the ranks get time to save; a second Ctrl-C kills them.
-/// `warn` is called for a rank that slows down the others. If `background.finish` throws, all ranks
-/// are killed.
+/// killed immediately after a hang, or if a signal killed a rank and `setup.may_restart` is set.
+/// Stop signals are passed on, and the ranks get time to save; a second Ctrl-C (or Ctrl-\) kills
+/// them. `warn` is called for a rank that slows down the others. If `background.finish` throws,
+/// kills all ranks and rethrows.
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
                         const BackgroundTask& background, const Warn& warn = {});
 
@@ -222,7 +221,7 @@ class RestartPolicy {
 
   /// Adds the memory limit to the failure if the kernel killed a rank because of it. New ranks
   /// would reach it again unless other programs had used the memory, so `restart_may_help` is set
-  /// only after progress, and not twice in a row for the same limit.
+  /// only after progress, and only if the previous such kill was due to another limit.
   void add_memory_limit(AttemptResult& result);
 
   /// Records a failed attempt, and returns whether three attempts in a row made no progress.
@@ -241,8 +240,7 @@ class RestartPolicy {
 
 /// Measures how long a rank has made no progress. Counts only time during which the observer itself
 /// was running, because a stopped job (SIGSTOP, a frozen cgroup, a paused virtual machine) is not
-/// hung. The observer may wake up before the rank does, so it restarts from zero after a long
-/// sleep.
+/// hung. The observer may wake up before the rank, so a long sleep resets the measured time.
 class StallMeter {
  public:
   static constexpr double kSampleInterval_s = 0.2;

@@ -29,13 +29,14 @@ std::optional<std::string> variable(const char* name) { return environment_varia
 
 /// Returns the variable's value. If the variable is not set, returns `fallback`, if given.
 int integer_variable(const char* name, int min, int max, std::optional<int> fallback = {}) {
-  if (fallback && !variable(name)) return *fallback;
-  const std::string text = variable(name).value_or("");
+  const auto given = variable(name);
+  if (fallback && !given) return *fallback;
+  const std::string text = given.value_or("");
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
-    refuse("environment variable {}: expected an integer from {} to {}, found \"{}\"", name, min,
-           max, text);
+    refuse("environment variable {}: expected an integer from {} to {}, {}", name, min, max,
+           given ? "found \"" + text + "\"" : "but it is not set");
   }
   return value;
 }
@@ -48,13 +49,13 @@ std::vector<const char*> select_variables(bool are_set, Names names) {
   return found;
 }
 
-/// Throws if only some of the variables are set. `launcher` names one that sets all of them.
+/// Throws unless all of the variables are set. `launcher` names a launcher that sets them.
 void require_all(Names names, const std::string& launcher) {
   const auto missing = select_variables(false, names);
   if (missing.empty()) return;
   refuse(
-      "environment variables {} are set but {} are not: unset them to let mnist-train start its "
-      "own processes, or start it with {}",
+      "some environment variables of a launcher are set ({}), but others are not ({}): unset them "
+      "all to let mnist-train start its own processes, or start it with {}",
       fmt::join(select_variables(true, names), ", "), fmt::join(missing, ", "), launcher);
 }
 
@@ -85,8 +86,8 @@ constexpr RankVariables kMpich{LauncherKind::kMpich, "MPICH",           "PMI_RAN
                                "PMI_SIZE",           "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
 /// Returns the number of processes on this host. If the launcher sets neither it nor the local
-/// rank, it is 1, as in a Kubernetes pod. If only the local rank is set and equals the rank,
-/// assumes that there is only one host.
+/// rank, it is 1, as in a Kubernetes pod. If only the local rank is set, assumes that there is one
+/// host if it equals the rank, and otherwise that no local rank is higher.
 int local_size(const RankVariables& names, int rank, int size) {
   if (variable(names.local_size)) return integer_variable(names.local_size, 1, size);
   if (!variable(names.local_rank)) return 1;
@@ -199,16 +200,16 @@ pid_t launcher_of(const RankVariables& mpi) {
 }
 
 /// Returns a name shared by all processes of one mpirun, but by no others running on this machine,
-/// and the source of the name.
+/// and the source of the name. Empty if MASTER_PORT is set and the launcher provides no name.
 std::pair<std::string, std::string> mpirun_job(const RankVariables& mpi) {
   if (mpi.kind == LauncherKind::kOpenMpi) {
     for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
       if (const auto value = variable(name)) return {*value, name};
     }
   }
-  if (variable("MASTER_PORT")) return {};  // no name needed; daemons on several hosts share none
+  if (variable("MASTER_PORT")) return {};  // ranks on several hosts have different parents
   return {"child of " + std::to_string(launcher_of(mpi)),
-          "the process id of the parent of all ranks"};
+          "the process ID of the parent of all ranks"};
 }
 
 /// Adds rank 0's address, which MPI launchers do not pass to their processes.
@@ -249,13 +250,13 @@ int tasks_on_this_node(int local_rank, int world_size) {
   return one_node ? world_size : local_rank + 1;
 }
 
-/// How Slurm started this process, if it did.
+/// How Slurm started this process. Also kShell if Slurm did not start it.
 enum class SlurmStart { kShell, kBatchScript, kTask };
 
 /// A shell may have been started by salloc, with only the job's variables, or be the job's
 /// interactive step, which salloc starts like a task with a reserved step number. A process that
-/// joined a job from outside is in the extern step. The job's name proves nothing, because srun's
-/// tasks inherit it.
+/// joined a job from outside is in the extern step. SLURM_JOB_NAME does not distinguish shells from
+/// srun's tasks, which inherit it.
 SlurmStart slurm_start() {
   const auto step = variable("SLURM_STEP_ID");
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {

@@ -60,7 +60,7 @@ std::vector<std::string> environment_with(const std::vector<std::string>& variab
 }
 
 /// Makes the kernel kill this process rather than the launcher when memory runs out, so that the
-/// launcher can report the reason. Makes only system calls.
+/// launcher can report the reason. Allocates no memory.
 void die_before_launcher() {
   // This score counts as much as using half the machine's memory. Raising it needs no privileges.
   constexpr int kScore = 500;
@@ -75,7 +75,7 @@ void die_before_launcher() {
 }
 
 /// Makes the kernel kill this process when its parent, the launcher, dies, and sets up the
-/// descriptors. Makes only system calls, and exits if the process cannot become a rank.
+/// descriptors. Exits if the process cannot become a rank. Allocates no memory.
 void apply_plan(const RankPlan& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   die_before_launcher();
@@ -85,12 +85,12 @@ void apply_plan(const RankPlan& plan) {
   }
 }
 
-/// Lets stop signals kill this process, except SIGUSR1, which stays pending until there is
-/// something to save. Makes only system calls.
+/// Lets stop signals kill this process, except SIGUSR1, which stays pending until the rank handles
+/// signals.
 void accept_signals() {
   // Shells start background processes with SIGINT ignored, but a SIGINT sent to them is deliberate.
   for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
-  sigset_t waiting;  // stays blocked until the rank has something to save
+  sigset_t waiting;
   ::sigemptyset(&waiting);
   ::sigaddset(&waiting, SIGUSR1);
   ::sigprocmask(SIG_SETMASK, &waiting, nullptr);
@@ -147,7 +147,7 @@ RankPlan plan_rank(const WorkerSetup& setup, int rank, int failure_fd) {
 }
 
 /// Starts a program, called `what` in messages, with `variables` added to its environment.
-/// `prepare` is called between fork and exec, so it may make only system calls. Throws
+/// `prepare` is called between fork and exec, so it must not allocate memory. Throws
 /// Error(kRunFailed).
 template <class Prepare>
 pid_t start_program(const std::string& what, const std::string& executable, std::string title,
@@ -304,8 +304,9 @@ bool is_loopback(const sockaddr* address) {
 }
 
 [[noreturn]] void refuse_port(const std::string& host, int port) {
-  throw Error(ExitCode::kDistributed, "cannot listen on port " + std::to_string(port) + " of " +
-                                          host + ": " + std::strerror(errno));
+  const std::string what = port == 0 ? "a free port" : "port " + std::to_string(port);
+  throw Error(ExitCode::kDistributed,
+              "cannot listen on " + what + " of " + host + ": " + std::strerror(errno));
 }
 
 }  // namespace

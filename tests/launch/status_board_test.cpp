@@ -323,6 +323,9 @@ TEST_CASE("if all ranks wait, the one furthest behind is the culprit") {
   CHECK(find_culprit({StalledRank{0, 20, false, 0}, StalledRank{1, 19, false, 0}}, board).rank ==
         1);
   CHECK(find_culprit({StalledRank{0, 20, true, 0}, StalledRank{1, 19, false, 0}}, board).rank == 0);
+  const WaitScope third(&board.of(1), Wait::kDevice);
+  CHECK(summarize_failure({killed_by_us(1)}, StalledRank{0, 20, false, 0}, board).victims ==
+        "rank 1: was waiting for its GPU in step 7 (epoch 1)\n");
 }
 
 }  // namespace

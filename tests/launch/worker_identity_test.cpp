@@ -106,8 +106,9 @@ TEST_CASE("without LOCAL_RANK, a process is the only one on its host") {
   }
   CHECK(place_of(identity_in(with(needed, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}))) ==
         "torchrun 0/1 0/1 node-1");
-  CHECK_THAT(refusal_of(with(needed, {{"LOCAL_WORLD_SIZE", "2"}})),
-             IsError(ExitCode::kConfig, "LOCAL_RANK: expected an integer from 0 to 1"));
+  CHECK_THAT(
+      refusal_of(with(needed, {{"LOCAL_WORLD_SIZE", "2"}})),
+      IsError(ExitCode::kConfig, "LOCAL_RANK: expected an integer from 0 to 1, but it is not set"));
 }
 
 TEST_CASE("with only LOCAL_RANK, ranks are on one host if it equals RANK") {
@@ -120,11 +121,12 @@ TEST_CASE("the error lists all missing variables and the launchers that set them
   for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     INFO(name);
     CHECK_THAT(refusal_of(without(torchrun(), {name})),
-               IsError(ExitCode::kConfig, std::string("but ") + name + " are not"));
+               IsError(ExitCode::kConfig, std::string("others are not (") + name + ")"));
   }
   CHECK_THAT(refusal_of({{"RANK", "0"}, {"MASTER_ADDR", "x"}}),
              IsError(ExitCode::kConfig,
-                     "RANK, MASTER_ADDR are set but WORLD_SIZE, MASTER_PORT are not", "torchrun"));
+                     "are set (RANK, MASTER_ADDR), but others are not (WORLD_SIZE, MASTER_PORT)",
+                     "torchrun"));
 }
 
 TEST_CASE("contradictory values and non-integers are refused, and the error names the variable") {
@@ -348,7 +350,7 @@ TEST_CASE("a single MPICH variable is ignored, and incomplete sets are refused")
   for (const char* name : {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"}) {
     INFO(name);
     CHECK_THAT(refusal_of(without(mpich(), {name})),
-               IsError(ExitCode::kConfig, std::string("but ") + name + " are not"));
+               IsError(ExitCode::kConfig, std::string("others are not (") + name + ")"));
   }
   for (const auto& [name, value] : {std::pair{"PMI_RANK", "2"},
                                     {"PMI_RANK", "x"},
