@@ -110,8 +110,9 @@ class Console : public Sink {
   void step(const StepRecord& record) override {
     last_step_ = record;
     if (setup_.quiet || setup_.is_terminal) return;
+    const std::int64_t later_steps = position_.step - record.step;  // a GPU's records are late
     spdlog::info("epoch {}/{}, step {}/{}: loss {:.4f}, {}, {}", record.epoch, setup_.epochs,
-                 position_.step_in_epoch, start_.steps_per_epoch, record.loss,
+                 position_.step_in_epoch - later_steps, start_.steps_per_epoch, record.loss,
                  rate_text(record.samples_per_second), time_left());
   }
 
@@ -141,7 +142,7 @@ class Console : public Sink {
 
   void end(const Summary& summary) override {
     erase_progress();
-    // A terminal that cannot redraw has echoed "^C" on the current line.
+    // A terminal that cannot redraw may have echoed "^C" on the current line.
     const bool has_echo = summary.status == "stopped" && !setup_.is_terminal;
     if (has_echo && !setup_.quiet && ::isatty(setup_.fd) == 1) write("\n");
     if (summary.status == "finished") warn_of_never_predicted();
@@ -443,10 +444,10 @@ std::string to_text(const std::string& file, const std::vector<float>& scores,
 
 std::string to_text(const EvaluationMetrics& test) {
   std::string text = fmt::format(
-      "test accuracy  {} of {} images\ntest loss      {:.4f}\n"
+      "test accuracy  {} of {} image{}\ntest loss      {:.4f}\n"
       "balanced       {} (mean accuracy per class)\n",
-      as_percent(test.accuracy), with_thousands(test.samples), test.loss,
-      as_percent(test.balanced_accuracy));
+      as_percent(test.accuracy), with_thousands(test.samples), test.samples == 1 ? "" : "s",
+      test.loss, as_percent(test.balanced_accuracy));
   if (test.top5_accuracy) text += "top-5 accuracy " + as_percent(*test.top5_accuracy) + "\n";
   return text;
 }

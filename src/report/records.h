@@ -31,10 +31,10 @@ inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 struct StepRecord {
   std::int64_t epoch = 0;  // from 1
   std::int64_t step = 0;   // of the run, from 1
-  double loss = kUnknown;  // mean over the global batch
+  double loss = kUnknown;  // mean over the samples of the step
   double learning_rate = kUnknown;
   double samples_per_second = kUnknown;  // since the previous record
-  double accuracy = kUnknown;            // of the global batch, before the update
+  double accuracy = kUnknown;            // of the same samples, before the update
   double time = kUnknown;                // seconds since 1970, set on writing
 
   MNIST_TRAIN_VISIT(epoch, step, loss, learning_rate, samples_per_second, accuracy, time)
@@ -80,7 +80,7 @@ struct TimeSplit {
   double compute_s = kUnknown;
   double communication_s = kUnknown;  // includes waiting for other ranks
   double evaluation_s = 0;
-  double checkpoint_s = 0;  // waiting for checkpoint writes, mostly of the previous epoch
+  double checkpoint_s = 0;  // copying state and waiting for writes, mostly of the previous epoch
   double report_s = 0;      // writing to the sinks
 
   MNIST_TRAIN_VISIT(input_s, compute_s, communication_s, evaluation_s, checkpoint_s, report_s)
@@ -112,7 +112,7 @@ struct Prediction {
   std::int64_t truth = 0;
   // Probabilities of all classes in order or, if there are many, of the likeliest, highest first.
   std::vector<std::pair<std::int64_t, double>> scores;
-  std::string file = {};  // path in the test set's folder; "" if there is none
+  std::string file = {};  // relative to its set's folder; "" if samples are not files
 
   /// Returns the probability of the guess, or 0 if unknown.
   double confidence() const {
@@ -125,19 +125,19 @@ struct Prediction {
 inline constexpr std::size_t kMaxMistakes = 240;
 
 /// Chooses at most `limit` mistakes so that rare kinds (pairs of true and predicted class) are
-/// represented: the most confident mistake of each kind, frequent kinds first, then the second of
-/// each kind, and so on.
+/// represented: the most confident mistake of each kind, frequent kinds first, then the second most
+/// confident of each kind, and so on.
 std::vector<Prediction> choose_mistakes(std::vector<Prediction> all,
                                         std::size_t limit = kMaxMistakes);
 
 /// Returns the image as a PNG, "data:image/png;base64,…".
 std::string png_uri(const imaging::Image& image);
 
-/// Returns the image as a small data: URI: a PNG if no side exceeds 64 pixels, otherwise a
-/// downscaled JPEG.
+/// Returns the image as a small data: URI: a PNG if no side exceeds 64 pixels, otherwise a JPEG,
+/// downscaled if a side exceeds 96 pixels.
 std::string thumbnail_uri(const imaging::Image& image);
 
-/// A histogram in TensorBoard's form: `counts[i]` values are in (limits[i - 1], limits[i]].
+/// A histogram in TensorBoard's form: `counts[i]` values are between limits[i - 1] and limits[i].
 struct Histogram {
   double min = 0;
   double max = 0;
@@ -176,13 +176,13 @@ struct RunStart {
   };
 
   std::string host;
-  std::optional<std::string> resumed_from;  // checkpoint; nullopt for a fresh start
+  std::optional<std::string> resumed_from;  // checkpoint or "memory"; nullopt for a fresh start
   std::int64_t epoch = 0;                   // finished epochs
   std::int64_t step = 0;
   std::int64_t samples_seen = 0;
   std::int64_t steps_per_epoch = 0;
   DatasetShape dataset;
-  std::vector<std::string> class_names;        // by number; empty if the data contain no names
+  std::vector<std::string> class_names;        // by number; empty if the data has no names
   std::vector<std::int64_t> test_class_sizes;  // number of test images per class
 
   MNIST_TRAIN_VISIT(host, resumed_from, epoch, step, samples_seen, steps_per_epoch)
@@ -225,8 +225,8 @@ struct Summary : RunIdentity {
   double train_seconds = 0;
   double test_seconds = 0;
   double wall_seconds = 0;        // of this command
-  double checkpoint_seconds = 0;  // of this command
-  double report_seconds = 0;      // of this command
+  double checkpoint_seconds = 0;  // of this attempt
+  double report_seconds = 0;      // of this attempt
   double samples_per_second = 0;
   std::optional<double> test_loss;
   std::optional<double> test_accuracy;
@@ -265,20 +265,20 @@ struct StepPosition {
 };
 
 /// Receives the progress and results of a run, on rank 0 only. All methods, and the functions that
-/// create sinks, may throw Error(kRunFailed).
+/// create sinks, may throw Error.
 class Sink {
  public:
   virtual ~Sink() = default;
 
   /// The run starts or resumes.
   virtual void begin(const RunStart& /*start*/, const Summary& /*summary*/) {}
-  /// A step is finished. Must be cheap.
+  /// Called after each step. Must be cheap.
   virtual void tick(const StepPosition& /*position*/) {}
   /// Called every `log_interval` steps.
   virtual void step(const StepRecord& /*record*/) {}
   /// An epoch is finished and evaluated.
   virtual void epoch(const EpochResult& /*result*/) {}
-  /// Called from time to time to update the displayed state of the run.
+  /// Called from time to time to update the summary and the page.
   virtual void refresh(const Summary& /*summary*/) {}
   /// The run has finished or was stopped; see `summary.status`.
   virtual void end(const Summary& /*summary*/) {}
@@ -299,8 +299,8 @@ class AppendFile {
                       std::int64_t keep_bytes = std::numeric_limits<std::int64_t>::max());
 
   void truncate(std::int64_t bytes);
-  /// Appends the whole content or, if the disk is full, nothing, because readers reject a partial
-  /// record.
+  /// Appends the whole content. If that fails, removes the part that was written, so that no record
+  /// is incomplete.
   void append(std::string_view content);
 
   std::int64_t bytes() const { return bytes_; }
@@ -316,7 +316,7 @@ class AppendFile {
 /// `summary.json`, the list of test accuracies, and `predictions.jsonl` and `mistakes.jsonl` of the
 /// last evaluation. README.md describes the keys. Truncates `metrics.jsonl` to `keep_metrics_bytes`
 /// first, because a resumed run rewrites everything after its checkpoint. `mistakes.jsonl` contains
-/// up to two megabytes of images.
+/// at most about two megabytes of images.
 std::unique_ptr<Sink> record_files(const fs::path& run_folder, const fs::path& accuracies_file,
                                    std::int64_t keep_metrics_bytes);
 
@@ -327,7 +327,6 @@ std::unique_ptr<Sink> tensorboard_sink(const fs::path& run_folder, std::int64_t 
 /// Keeps `report.html` in the run folder up to date.
 std::unique_ptr<Sink> page_sink(const fs::path& run_folder);
 
-/// Capabilities of a terminal.
 struct TerminalStyle {
   bool colours = false;
   bool redraws = false;  // lines can be redrawn in place
@@ -357,16 +356,16 @@ struct ConsoleSetup {
   bool has_class_weights = false;
 };
 
-/// Creates the sink that shows progress. At the end of a run, it warns about classes that were
-/// never predicted in the last evaluation. On a terminal, it shows a line with a progress bar and
-/// the remaining time, redrawn at most ten times a second, and a table of epochs; both fit the
-/// terminal's current width, and a narrow terminal shows fewer columns. Elsewhere, it prints plain
-/// lines, or nothing if quiet.
+/// Creates the sink that shows progress. When a run finishes, it warns about classes that were
+/// never predicted in the last evaluation; if quiet, it does nothing else. On a terminal, it shows
+/// a line with a progress bar and the remaining time, redrawn at most ten times a second, and a
+/// table of epochs; both fit the terminal's current width, and a narrow terminal shows fewer
+/// columns. Elsewhere, it prints plain lines.
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup);
 
 // Run folders.
 
-/// A run's folder, locked against other runs for the lifetime of this object (or of the process).
+/// A run's folder. It is locked against other runs while `lock` is open in any process.
 struct RunFolder {
   fs::path path;  // absolute
   UniqueFd lock;
@@ -376,29 +375,29 @@ struct RunFolder {
 /// Returns whether a run has started in the folder.
 bool holds_run(const fs::path& folder);
 
-/// Returns the folder of the run that wrote `file`, if the run still needs this file: a config,
-/// record, checkpoint or weights. Returns nullopt for files that can be recreated, such as reports.
+/// Returns the folder of the run that wrote `file`, if it must be kept: a config, record, log,
+/// checkpoint or weights file. Returns nullopt for files that can be recreated, such as reports.
 std::optional<fs::path> run_that_wrote(const fs::path& file);
 
 /// Removes the records of a run that could not start, so that `holds_run` returns false again.
 void remove_records(const fs::path& folder);
 
-/// Removes the lock and the logs of a run that could not start, and the empty folders in `created`.
-/// A no-op if the folder contains a run.
+/// Removes the lock of a run that could not start, its logs if their folder is in `created`, and
+/// the empty folders in `created`. A no-op if the folder contains a run.
 void discard_run_folder(const fs::path& folder, const std::vector<fs::path>& created);
 
 /// Finds or creates the run's folder: `output`, or by default `runs/<config name>/<start time>` in
 /// the working directory. `resume` is "", "auto" or the path of a checkpoint; if `output` is not
 /// set, "auto" selects the run to which `latest` points, and a path selects the checkpoint's run.
 /// With `after_restart`, an existing run is continued if it belongs to the launch `launch_id`, or
-/// in any case if `launch_id` is "".
-/// Throws Error(kConfig) if the folder contains a run that must not be continued, is in use by
-/// another process, or cannot be written.
+/// in any case if `launch_id` is "". Throws Error(kCheckpoint) if the checkpoint does not exist;
+/// Error(kConfig) if the folder contains a run that must not be continued, is in use by another
+/// process, or cannot be written.
 RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
                              const std::string& launch_id = "");
 
-/// Throws as `prepare_run_folder` would if the folder is occupied or in use, but creates nothing.
+/// Throws as `prepare_run_folder` would, except if the folder cannot be written. Creates nothing.
 void check_run_folder(const settings::RunConfig& config, const std::string& config_name,
                       const std::string& resume);
 
@@ -415,8 +414,8 @@ namespace files = settings::run_files;
 /// Returns the report on the runs in these folders, as an HTML page. Throws Error.
 std::string render_report(const std::vector<fs::path>& folders);
 
-/// Writes the final page of a failed run. Ignores errors, because the run's failure is about to be
-/// reported.
+/// Writes the final page of a run that could not do so itself. Ignores errors, because it is more
+/// important to report why the run ended.
 void write_last_page(const fs::path& folder);
 
 // Results of other commands.
@@ -429,11 +428,9 @@ struct ParameterRow {
   double weight_decay = 0;
 };
 
-/// Returns the row of a parameter with these settings.
 ParameterRow parameter_row(const std::string& name, const settings::ParameterSettings& kind,
                            const settings::TrainOptions& options);
 
-/// A module of a network.
 struct ModuleRow {
   std::string name;                  // prefix of its tensors in a state_dict: "layer1.0.conv1"
   std::string layer;                 // its type or class: "conv2d"

@@ -80,6 +80,14 @@ TEST_CASE("without a terminal, progress is printed as plain lines") {
         "4.00 s, 17,142 samples/s\n");
 }
 
+TEST_CASE("a step that is recorded after later steps is printed with its own number") {
+  Screen screen(/*terminal=*/false);
+  screen.begin();
+  screen.console->tick({2, 60, 160});
+  screen.console->step(kStep);
+  CHECK(screen.text().starts_with("epoch 2/10, step 50/100: "));
+}
+
 TEST_CASE("a terminal shows metrics and a progress bar until the epoch's line replaces them") {
   Screen screen(/*terminal=*/true, /*quiet=*/false, std::nullopt, /*header_printed=*/true);
   screen.begin();

@@ -52,7 +52,8 @@ TEST_CASE("a page answers the four questions") {
       page,
       {"Yes: test accuracy is 96.67 % after epoch 3, and was 90.00 % after epoch 1; predicting "
        "<b>1</b>, the largest class, for every image would reach 58.7 %.",
-       "6 of 104 test images (5.77 %). Most often a <b>0</b> is predicted as a <b>1</b> (3×)",
+       "6 of 104 test images (5.77 %). Most often class <b>0</b> is predicted as class <b>1</b> "
+       "(3×)",
        "14.5 s, 52 % of it for compute. The first step started 0.25 s after the command.",
        "Model <b>net</b>, sgd with learning rate 0.01, global batch 128, 10 epochs, seed 1."});
   check_contains(
@@ -349,7 +350,7 @@ TEST_CASE("runs with different test files are not ranked") {
   folder.write("a/metrics.jsonl", epoch + "\"test_accuracy\":0.96}\n");
   folder.write("b/metrics.jsonl", epoch + "\"test_accuracy\":0.86}\n");
   const auto page = [&] { return render_report({folder.path() / "a", folder.path() / "b"}); };
-  const auto refuses = ContainsSubstring("The runs were tested on different files");
+  const auto refuses = ContainsSubstring("The runs were tested on different images");
   const auto ranks = ContainsSubstring("★ 96.00 %");
   CHECK_THAT(page(), ranks && !refuses);
   folder.write("a/dataset.json", R"({"test":["x/1.png"]})");
@@ -395,6 +396,8 @@ TEST_CASE("the header shows why a run ended early, and whether the EMA model was
   folder.write("run/summary.json", R"({"status":"finished","ended_by":"early_stopping"})");
   folder.write("run/config.json", R"({"ema":{"decay":0.99}})");
   CHECK_THAT(page_of(folder), ContainsSubstring(">finished early: early_stopping</span>") && says);
+  folder.write("run/config.json", R"({"batch_size":null,"batch_size_per_process":32})");
+  CHECK_THAT(page_of(folder), ContainsSubstring(", batch per process 32, "));
 }
 
 /// Returns an epoch's record with its accuracies.

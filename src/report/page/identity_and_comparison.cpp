@@ -15,7 +15,7 @@ namespace {
 // Identity of a run.
 
 constexpr int kMaxDepth = 10;
-constexpr std::size_t kMaxValueBytes = 160;  // bytes in a table; a list of layers can be long
+constexpr std::size_t kMaxValueBytes = 160;  // in the table of skipped files
 
 using Values = std::map<std::string, std::string>;
 
@@ -56,9 +56,9 @@ std::string dataset_text(const RunFiles& run) {
   return count(number_in(dataset, "train")) + " training, " +
          (validation > 0 ? count(validation) + " validation, " : "") +
          count(number_in(dataset, "test")) + " test images of " +
-         fmt::format("{}×{}×{}, {} classes", number_in(dataset, "channels"),
-                     number_in(dataset, "height"), number_in(dataset, "width"),
-                     number_in(dataset, "classes"));
+         fmt::format("{}×{}×{}, {}", number_in(dataset, "channels"), number_in(dataset, "height"),
+                     number_in(dataset, "width"),
+                     with_unit(number_in(dataset, "classes"), "class", "classes"));
 }
 
 std::string machine_text(const RunFiles& run) {
@@ -135,7 +135,7 @@ std::string starts_table(const RunFiles& run) {
   const std::string note =
       run.starts.size() == 1
           ? "Started once, without restarts."
-          : fmt::format("{} times, including resumes and restarts after a lost process.{}",
+          : fmt::format("Started {} times, including resumes and restarts after a lost process.{}",
                         run.starts.size(),
                         left_out > 0 ? fmt::format(" The last {}:", kMaxRows) : "");
   return "<h3>Started</h3><p>" + note + "</p>" + table.html() + "\n";
@@ -167,8 +167,8 @@ double final_accuracy(const RunFiles& run) { return run.last(&EpochRecord::test_
 
 std::string percent_text(double fraction) { return percent(fraction); }
 
-/// Returns a metric of each run as text, with a star on the best one unless all are equal or not
-/// comparable.
+/// Returns a metric of each run as text, with a star on the best value unless all are equal or they
+/// are not comparable.
 template <typename Figure, typename Text>
 std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& figure_of,
                                  const Text& text, bool high_is_best = true, bool compare = true) {
@@ -188,7 +188,7 @@ std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& f
   return cells;
 }
 
-/// Returns whether all runs have the same test image counts per class and the same held-out files.
+/// Returns whether all runs have the same held-out files and, if known, test images per class.
 bool have_same_test(std::span<const RunFiles> runs) {
   const RunFiles& first = runs.front();
   return std::ranges::all_of(runs, [&first](const RunFiles& run) {
@@ -315,12 +315,12 @@ std::string lead(std::span<const RunFiles> runs) {
   }
   if (ranked.empty()) return "None of the runs has been evaluated yet.";
   if (!have_same_test(runs)) {
-    return "The runs were tested on different files, so their test accuracies and losses are "
+    return "The runs were tested on different images, so their test accuracies and losses are "
            "not comparable.";
   }
   std::ranges::stable_sort(ranked, std::greater(), [](auto* run) { return final_accuracy(*run); });
   const double best = final_accuracy(*ranked[0]);
-  const double gap = ranked.size() < 2 ? best : best - final_accuracy(*ranked[1]);
+  const double gap = ranked.size() < 2 ? 1 : best - final_accuracy(*ranked[1]);
   if (gap == 0) {
     return fmt::format("The best final test accuracy is {}, reached by several runs.",
                        percent(best));
@@ -348,10 +348,12 @@ std::string settings_sentence(const RunFiles& run) {
   };
   const nlohmann::json model = run.config.value("model", nlohmann::json::object());
   const std::string epochs = setting("epochs");
-  return fmt::format("Model <b>{}</b>, {} with learning rate {}, global batch {}, {} {}, seed {}.",
+  const bool is_global = value_in(run.config, "batch_size_per_process").is_null();
+  return fmt::format("Model <b>{}</b>, {} with learning rate {}, {} {}, {} {}, seed {}.",
                      escape_html(model_text(model)), setting("optimizer"), setting("learning_rate"),
-                     setting("batch_size"), epochs, epochs == "1" ? "epoch" : "epochs",
-                     setting("seed"));
+                     is_global ? "global batch" : "batch per process",
+                     setting(is_global ? "batch_size" : "batch_size_per_process"), epochs,
+                     epochs == "1" ? "epoch" : "epochs", setting("seed"));
 }
 
 std::string identity_section(const RunFiles& run) {

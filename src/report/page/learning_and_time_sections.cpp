@@ -101,7 +101,7 @@ struct Baseline {
 };
 
 /// Returns "Yes" or another answer. It is "Partly" if the model never predicts some classes, or if
-/// only its balanced accuracy is better than the baseline.
+/// only its balanced accuracy is clearly better than the baseline.
 std::string answer(const RunFiles& run, const Baseline& baseline, bool predicts_all_classes) {
   constexpr double kMinGain = 0.05;  // as a fraction of the baseline's mistakes
   if (baseline.accuracy == 1) return "Not known";
@@ -206,8 +206,8 @@ std::string epoch_table(const RunFiles& run) {
 }
 
 constexpr std::array<const char*, kActivities> kActivityNames{
-    "input", "compute", "averaging and waiting", "evaluation", "checkpoint", "report",
-    "start", "other"};
+    "input",   "compute",   "averaging and waiting", "evaluation", "checkpoints", "reports",
+    "startup", "other work"};
 
 /// Shorter times are omitted, because they would be shown as 0.00 s.
 constexpr double kShownSeconds = 0.005;

@@ -25,7 +25,7 @@ std::string class_label(const RunFiles& run, std::int64_t label) {
                                                escaped_class(run, label));
 }
 
-/// Pairs of true and predicted class that have images on the page.
+/// Pairs of true and predicted class that occur in the image list.
 using PicturedKinds = std::set<std::pair<std::int64_t, std::int64_t>>;
 
 PicturedKinds pictured_kinds(const RunFiles& run) {
@@ -34,7 +34,7 @@ PicturedKinds pictured_kinds(const RunFiles& run) {
   return kinds;
 }
 
-/// Describes a kind of mistake: "4 predicted as 9: 12".
+/// Describes a cell of the matrix: "4 predicted as 9: 12".
 std::string pair_label(const RunFiles& run, const ConfusedPair& pair) {
   return fmt::format("{} predicted as {}: {}", escaped_class(run, pair.truth),
                      escaped_class(run, pair.predicted), pair.images);
@@ -172,10 +172,10 @@ std::string pair_table(const RunFiles& run) {
   return run.counts.confusion.empty() ? "" : figure(table.label, table.html());
 }
 
-/// Returns a class for use in a sentence: "a <b>4</b>", "<b>Ankle boot</b>".
+/// Returns a class for use in a sentence: "class <b>4</b>", "<b>Ankle boot</b>".
 std::string bold_class(const RunFiles& run, std::int64_t label) {
   const std::string name = "<b>" + escaped_class(run, label) + "</b>";
-  return run.class_names.empty() ? "a " + name : name;
+  return run.class_names.empty() ? "class " + name : name;
 }
 
 std::string mistakes_verdict(const RunFiles& run) {
@@ -228,8 +228,8 @@ std::string wrong_pictures(const RunFiles& run) {
   const char* css_class = run.class_names.empty() ? "thumbs" : "thumbs wordy";
   std::string text = "<h3 id=\"wrong\">Wrong predictions</h3>\n<p>";
   if (static_cast<std::int64_t>(stored) < run.counts.total() - run.counts.total_correct()) {
-    text +=
-        fmt::format("{} of them are stored, the most confident of each kind of mistake. ", stored);
+    text += fmt::format("{} of them are stored, first the most confident of each kind of mistake. ",
+                        stored);
   }
   text += fmt::format(
       "Below each image: the true class → the prediction, its confidence, and the image's position "

@@ -27,7 +27,7 @@
       for (const picture of fits.slice(0, limit)) picture.hidden = false;
       for (const cell of cells) cell.classList.toggle("chosen", cell.dataset.truth === chosen.truth && cell.dataset.guess === chosen.guess);
       for (const key in selects) { selects[key].value = chosen[key]; keep(key + location.pathname, chosen[key]); }
-      status.textContent = fits.length ? Math.min(limit, fits.length) + " of " + fits.length + " images" : "no images";
+      status.textContent = fits.length ? Math.min(limit, fits.length) + " of " + fits.length + (fits.length === 1 ? " image" : " images") : "no images";
       all.hidden = !chosen.truth && !chosen.guess;
       next.hidden = fits.length <= limit;
       next.textContent = "Show " + Math.min(page, fits.length - limit) + " more";

@@ -47,7 +47,6 @@ std::string value_text(double value, AxisFormat format) {
   return format == AxisFormat::kCount ? count(value) : decimal(value);
 }
 
-/// Returns a short form of a value for ticks.
 std::string tick_text(double value, AxisFormat format) {
   if (std::abs(value) < 1e-12) value = 0;  // otherwise "-0" is possible
   if (format == AxisFormat::kPercent) return fmt::format("{:.7g} %", 100 * value);
@@ -68,8 +67,8 @@ double round_up(double step) {
 /// Maps values to positions on an axis, and chooses the ticks.
 class ChartScale {
  public:
-  /// Covers the finite `values`, or 0 to 1 if there are none. The scale is logarithmic only if all
-  /// values are positive and span a factor of ten.
+  /// Covers the finite `values`, or 0 to 1 if there are none. A requested logarithmic scale is used
+  /// only if all values are positive and span a factor of ten or more.
   ChartScale(std::vector<double> values, bool logarithmic, bool whole_numbers = false) {
     std::erase_if(values, [](double value) { return !(std::abs(value) < 1e300); });
     if (!values.empty()) {
@@ -77,7 +76,7 @@ class ChartScale {
       high_ = std::ranges::max(values);
     }
     logarithmic_ = logarithmic && low_ > 0 && high_ / low_ >= kLogarithmicFrom;
-    if (high_ - low_ <= 1e-12 * std::abs(high_)) {  // a single value is centred
+    if (high_ - low_ <= 1e-12 * std::abs(high_)) {  // a single value is centred unless it is 0
       const double margin = low_ == 0 ? 1 : std::abs(low_) * 0.1;
       high_ += margin;
       low_ -= low_ == 0 ? 0 : margin;
@@ -181,8 +180,8 @@ class LineDrawing {
                escape_html(chart_.x_name));
   }
 
-  /// Returns a line and, if it has few points, dots with tooltips. Unless the line is faint, data
-  /// attributes contain its values; the n-th such line belongs to the n-th legend entry.
+  /// Returns a line. Unless faint, it has dots with tooltips if there are few points, and data
+  /// attributes with its values; the n-th such line belongs to the n-th legend entry.
   std::string line(const ChartSeries& series) const {
     const std::vector<ChartPoint> points = thinned(series.points);
     std::string drawing;
@@ -218,7 +217,7 @@ class LineDrawing {
   ChartScale y_;
 };
 
-/// Returns whether two points differ in x.
+/// Returns whether two finite points differ in x.
 bool has_line(const LineChart& chart) {
   double first = NAN;
   for (const ChartSeries& series : chart.series) {

@@ -25,7 +25,7 @@ struct RunEpoch : EpochRecord {
 struct RunFiles {
   std::string name;  // "PARENT/FOLDER"
   fs::path folder;
-  bool live = false;                                // a process is writing to the folder
+  bool live = false;                                // the run is in progress
   std::string config_text;                          // empty if there is no config
   nlohmann::json config;                            // null if there is no config
   nlohmann::json summary;                           // null if there is no summary
@@ -36,7 +36,7 @@ struct RunFiles {
   std::vector<RunEpoch> epochs;
   ClassCounts counts;  // of the last evaluation
   std::vector<Prediction> mistakes;
-  std::vector<std::string> class_names;  // by number; empty if the data contain no names
+  std::vector<std::string> class_names;  // by number; empty if the data has no names
   double seconds_since_start = 0;        // since the last start; 0 if not live
 
   /// Returns a metric of the last epoch, or NaN if there are no epochs.
@@ -45,11 +45,11 @@ struct RunFiles {
   }
   /// Returns whether there is a validation set, which then determines the best epoch.
   bool has_validation() const;
-  /// Returns the metric that selected the best checkpoint.
+  /// Returns the metric that selects the best checkpoint.
   settings::BestBy best_by() const;
-  /// Returns the epoch of the best checkpoint, as recorded in the summary of a run that has ended;
-  /// for other runs, the first epoch with the best score on the validation set or, if there is
-  /// none, on the test set. Returns nullopt if there are no epochs.
+  /// Returns the epoch of the best checkpoint, as recorded in the summary of a run that finished or
+  /// was stopped; for other runs, the first epoch with the best score on the validation set or, if
+  /// there is none, on the test set. Returns nullopt if there are no epochs.
   std::optional<BestEpoch> best_epoch() const;
   /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
   /// without recording why.
@@ -63,14 +63,14 @@ double number_in(const nlohmann::json& object, const std::string& key);
 /// Returns the string at a key in a JSON object, or "".
 std::string text_in(const nlohmann::json& object, const std::string& key);
 
-/// Reads a run folder, possibly while the run is in progress: a partial last line of metrics.jsonl
-/// is ignored. Throws Error(kData) with the file and line of invalid content, and Error(kConfig) if
-/// the folder contains no run.
+/// Reads a run folder, possibly while the run is in progress: a partial last line of a .jsonl file
+/// is ignored. Throws Error(kData) naming the file and, in .jsonl files, the line of invalid
+/// content, and Error(kConfig) if the folder contains no run.
 RunFiles read_run(const fs::path& folder);
 
 /// Returns an HTML page that describes one run or compares several. The page is self-contained, and
 /// its content security policy admits only the style sheet and script with the page's nonce, so
-/// text from a run cannot inject any. The page of a live run refreshes itself.
+/// text from a run cannot inject any. The page of a single live run refreshes itself.
 std::string make_page(std::span<const RunFiles> runs);
 
 // Building blocks.
@@ -92,12 +92,11 @@ std::string count(double number);
 /// Returns seconds since 1970 as "2026-01-31 12:00:00 UTC".
 std::string date_and_time(double seconds);
 
-// HTML building blocks. All arguments except ids and classes are HTML.
+// HTML building blocks. Their arguments are HTML, except ids, classes and the texts of charts.
 
 /// Returns a section with a heading; `id` is its link target.
 std::string section(const std::string& id, const std::string& heading, const std::string& content);
 
-/// Returns a figure with a caption.
 std::string figure(const std::string& caption, const std::string& content);
 
 /// Returns a paragraph with the class "lead" or "soft".
@@ -129,7 +128,6 @@ struct ChartPoint {
 /// Number format of an axis.
 enum class AxisFormat { kPercent, kDecimal, kCount };
 
-/// A line of a chart.
 struct ChartSeries {
   std::string name;
   int colour = 0;                  // 0 to 7; also selects one of four dash patterns
@@ -202,20 +200,20 @@ std::string time_bar(const ActivitySeconds& seconds, double full);
 /// Returns the legend of a `time_bar`, with seconds and percentages.
 std::string time_legend(const ActivitySeconds& seconds);
 
-/// A true class, a wrong prediction, and the number of images with both.
+/// A true class, a predicted class, and the number of images with both.
 struct ConfusedPair {
   std::int64_t truth = 0;
   std::int64_t predicted = 0;
   std::int64_t images = 0;
 };
 
-/// Returns at most `limit` pairs, most frequent first; none if there is no confusion matrix.
+/// Returns at most `limit` pairs of different classes, most frequent first; none if there is no
+/// confusion matrix.
 std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t limit);
 
-/// Returns true if the page shows balanced accuracy, that is, if the class sizes of the test set
-/// are unequal.
+/// Returns whether the page shows balanced accuracy, because test class sizes are unequal.
 bool shows_balanced_accuracy(const RunFiles& run);
-/// Returns true if the page shows top-5 accuracy, because there are many classes.
+/// Returns whether the page shows top-5 accuracy, because there are many classes.
 bool shows_top5_accuracy(const RunFiles& run);
 
 /// Returns the name of a class as HTML, or its number if it has none.
