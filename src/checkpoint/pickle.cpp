@@ -26,8 +26,8 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
 [[noreturn]] void fail_pickle(const std::string& reason) { throw std::runtime_error(reason); }
 
 struct PickleNode;
-/// A value on the interpreter's stack: an integer, a string or a node. Any other value is left
-/// empty, because descriptions of tensors contain no lists, sets, bytes or other numbers.
+/// A value on the interpreter's stack: an integer, a string or a node. All other values are empty,
+/// because none of them is needed to describe a tensor.
 using Value = std::variant<std::monostate, std::int64_t, std::string_view, PickleNode*>;
 
 struct PickleNode {
@@ -35,7 +35,7 @@ struct PickleNode {
     kTuple,
     kStorage,  // its items are the parts of its persistent ID
     kGlobal,   // a class or function, which is never looked up; its items are module and name
-    kObject    // a dict, or the result of a class or function; its items are keys and values
+    kObject    // a dict, or the result of a call; its items are keys and values
   };
 
   Kind kind;
@@ -81,7 +81,7 @@ Value item(const PickleNode& dict, std::string_view key) {
 }
 
 /// The stack machine that interprets a pickle. It calls none of the pickle's functions. Values
-/// refer to nodes, so recalling a value repeatedly takes no additional memory.
+/// refer to nodes, so recalling a value repeatedly copies no nodes.
 struct PickleMachine {
   explicit PickleMachine(std::string_view text) : program(text) {}
 
@@ -123,8 +123,8 @@ struct PickleMachine {
   }
   void push_string(std::uint64_t size) { push(take(size)); }
   void push_node(PickleNode node) {
-    constexpr std::size_t kValuesOfEqualSize = 4;
-    keep(kValuesOfEqualSize + node.items.size());
+    constexpr std::size_t kNodeSizeInValues = 4;
+    keep(kNodeSizeInValues + node.items.size());
     push(&nodes.emplace_back(std::move(node)));
   }
   /// Replaces the values from `begin` on with a tuple of them, or with an empty value if there are
@@ -342,7 +342,7 @@ std::optional<StorageId> storage_id(std::span<const Value> id) {
 }
 
 /// Returns the tensor that `torch._utils._rebuild_tensor…` would create. `arguments`: storage,
-/// offset, sizes, strides, requires_grad, backward hooks and, for v3, the type.
+/// offset, sizes and strides; in v2 and v3 also requires_grad and backward hooks; in v3, the type.
 PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   PickledTensor tensor;
   tensor.problem = "is a tensor in an unknown format";
@@ -398,7 +398,7 @@ std::optional<PickledTensor> tensor_of(Value value) {
       callee = {};
     } else if (name.starts_with("_rebuild_from_type") && items.size() > 2) {
       value = {};
-      callee = items[0];  // creates the tensor from the arguments after the type
+      callee = items[0];  // of (callee, class, arguments, …)
       arguments = items[2];
     } else {
       break;
@@ -425,7 +425,7 @@ bool is_module(const Value& value) {
       loaded + ".state_dict(), NEW)");
 }
 
-/// Throws the error for a dict without tensors.
+/// Throws the error about a file without tensors, which contains this dict.
 [[noreturn]] void refuse_dict(const PickleNode& dict) {
   constexpr std::size_t kMaxKeys = 12;
   std::string keys;
@@ -434,7 +434,7 @@ bool is_module(const Value& value) {
   }
   fail_pickle(
       "the file contains no tensors, at its top level or under \"model_state_dict\", "
-      "\"state_dict\" or \"model\"; its keys are " +
+      "\"state_dict\" or \"model\"; its keys: " +
       keys + (dict.items.size() > 2 * kMaxKeys ? ", …" : "") +
       "; if one of them holds the weights, run in Python: torch.save(" + kLoaded + "[KEY], NEW)");
 }
@@ -478,23 +478,23 @@ std::optional<std::uint64_t> PickledTensor::required_elements() const {
 
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle) {
   PickleMachine machine(pickle);
-  const PickleNode& dict = find_state_dict(machine.run());
+  const Value root = machine.run();
+  const PickleNode& dict = find_state_dict(root);
   std::vector<std::pair<std::string, PickledTensor>> entries;
   std::unordered_map<std::string_view, std::size_t> indices;
   bool has_tensor = false;
   for (std::size_t i = 0; i < dict.items.size(); i += 2) {
-    const Value& value = dict.items[i + 1];
     const auto [index, is_new] = indices.emplace(string_of(dict.items[i]), entries.size());
     if (is_new) entries.emplace_back(index->first, PickledTensor{});
     require(entries.size() <= kMaxTensors, "the state_dict has too many entries");
     // As in Python, the last value for a key is used.
     PickledTensor& tensor = entries[index->second].second;
-    const auto found = tensor_of(value);
+    const auto found = tensor_of(dict.items[i + 1]);
     tensor = found.value_or(PickledTensor{});
     if (!found) tensor.problem = "is not a tensor";
     has_tensor = has_tensor || found;
   }
-  if (!has_tensor) refuse_dict(dict);
+  if (!has_tensor) refuse_dict(*node_of(root, kObject));
   return entries;
 }
 
