@@ -140,7 +140,7 @@ void check_image_shape(const network::ImageShape& shape, const std::string& sour
   check("classes", shape.classes, settings::kMaxClasses);
 }
 
-/// Returns the step of a checkpoint, or the maximum if the file cannot be read.
+/// Returns the step of a checkpoint, or the largest integer if the file cannot be read.
 std::int64_t step_of(const fs::path& path) {
   try {
     return checkpoint_progress(read_checkpoint(path), path.string()).step;
@@ -168,7 +168,7 @@ NamedTensors state_dict(const models::Model& model) {
   NamedTensors weights;
   for (const auto& [name, tensor] : model_tensors(model)) {
     const auto type = tensor.is_floating_point() ? at::kFloat : tensor.scalar_type();
-    // Always a copy: the model's tensors share one buffer, which the next step changes.
+    // Always a copy: the parameters share one buffer, which the next step changes.
     weights.emplace_back(
         name, accelerator::to_host(tensor.detach())
                   .to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous));
@@ -350,8 +350,7 @@ void CheckpointFolder::abandon(const fs::path& file) const {
   fs::create_directories(aside, error);
   fs::rename(file, aside / file.filename(), error);
   if (!error) return;
-  fail_checkpoint(file.string() +
-                  ": is later than the checkpoint to resume from and cannot be moved to " +
+  fail_checkpoint(file.string() + ": does not belong to the resumed state and cannot be moved to " +
                   aside.string() + ": " + error.message());
 }
 

@@ -37,7 +37,7 @@ std::string differences(const NamedTensors& expected, const NamedTensors& found)
 void copy_tensors(const NamedTensors& targets, const NamedTensors& values);
 
 /// Throws Error(kCheckpoint) naming the tensor if a parameter of the model contains NaN or
-/// infinity, or a buffer contains NaN. `source` names the weight file.
+/// infinity, or a buffer contains NaN. `source` names the weights file.
 void require_finite(const models::Model& model, const std::string& source);
 
 /// The tensors of a training state; the rest of it is `Progress`. They share the trainer's memory.
@@ -70,11 +70,11 @@ struct RunFacts {
   std::vector<std::string> class_names{};  // by label; empty if the data has none
 };
 
-/// Returns a host copy of the trainer's weights, optimizer state and progress.
+/// Returns a host copy of the trainer's state and progress, as the content of a checkpoint file.
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts);
 
 /// Returns the content of a checkpoint file. Throws Error(kCheckpoint) if it is damaged or not a
-/// checkpoint.
+/// checkpoint that this version can read.
 TensorFile read_checkpoint(const std::filesystem::path& path);
 
 /// Restores the trainer's state from a checkpoint, on this rank only. If the checkpoint's tensors
@@ -92,8 +92,8 @@ train::Progress checkpoint_progress(const TensorFile& file, const std::string& s
 /// Throws Error(kCheckpoint).
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
 
-/// The folder `checkpoints/` of a run. It contains `step-<step>.safetensors` for the newest `keep`
-/// steps, and `best.safetensors`, a hard link to the best checkpoint or a copy of it.
+/// The folder `checkpoints/` of a run. It contains the newest `keep` checkpoints, any extra ones,
+/// and `best.safetensors`, a hard link to the best checkpoint or a copy of it.
 class CheckpointFolder {
  public:
   CheckpointFolder(std::filesystem::path folder, std::int64_t keep)
@@ -106,8 +106,8 @@ class CheckpointFolder {
   /// one in addition to these. Throws Error(kCheckpoint), leaving earlier checkpoints in place.
   void save(const TensorFile& snapshot, std::int64_t step, bool is_extra = false,
             std::int64_t replaced = -1);
-  /// Moves all checkpoints later than `step` into `abandoned/`, as well as the best one if it is
-  /// later. Returns their number, not counting the best one. Throws Error(kCheckpoint).
+  /// Moves all checkpoints later than `step` into `abandoned/`, and the best one if it is later or
+  /// cannot be read. Returns their number, not counting the best one. Throws Error(kCheckpoint).
   std::int64_t abandon_later_than(std::int64_t step) const;
   /// Moves a file of the run into `abandoned/`. Throws Error(kCheckpoint).
   void abandon(const std::filesystem::path& file) const;
@@ -168,7 +168,7 @@ class SnapshotMemory {
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  /// On rank 0, plans a snapshot on all ranks; `moment` is a counter that is equal on all ranks.
+  /// Called on rank 0: plans a snapshot on all ranks for `moment`, a counter equal on all ranks.
   void plan(std::int64_t moment);
   /// Returns whether a snapshot is planned for this moment. There must be a collective between
   /// `plan` and this call.
@@ -209,8 +209,8 @@ class SnapshotMemory {
   int checkpoint_slot_ = -1;  // newest that is also a checkpoint
 };
 
-/// Throws a ConfigKeyError that begins with `key` unless the last parameter belongs to the head, a
-/// module with `classes` outputs.
+/// Throws a ConfigKeyError whose message begins with `key` unless the head, the module of the last
+/// parameter, has `classes` outputs.
 void require_head(const char* key, const models::Model& model, std::int64_t classes);
 
 /// Loads the model's weights from a checkpoint, a safetensors file or a `.pt` file, detected from
@@ -221,7 +221,7 @@ void require_head(const char* key, const models::Model& model, std::int64_t clas
 /// differences, or if the weights belong to a different built-in network, throws Error(kCheckpoint)
 /// listing them, with advice (on `fresh` only if `starts_run` is set), and leaves the model
 /// unchanged. Throws ConfigKeyError if a glob in `fresh` matches no tensor, and throws like
-/// `require_finite`. `images`: the model's input shape.
+/// `require_head` and `require_finite`. `images`: the model's input shape.
 std::set<std::string> load_weights(models::Model& model, const settings::WeightsOptions& weights,
                                    const network::ImageShape& images, bool starts_run = false);
 
@@ -230,7 +230,7 @@ std::set<std::string> load_weights(models::Model& model, const settings::Weights
 NamedTensors read_weights(const std::filesystem::path& path);
 
 /// Returns the built-in network whose tensors are most like the file's, ignoring the size of the
-/// head; nullopt if none is similar. `images`: input shape of networks without published weights.
+/// head; nullopt if none is similar. Networks without published weights are built for `images`.
 std::optional<settings::ModelName> network_like(const NamedTensors& file,
                                                 const network::ImageShape& images);
 

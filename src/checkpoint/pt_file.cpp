@@ -83,7 +83,7 @@ class PtArchive {
  private:
   at::Tensor read(const std::string& name) {
     const std::size_t size = reader_.getRecordSize(name);
-    require(size <= left_, "record " + name + ": the content is larger than the file");
+    require(size <= left_, "the records up to " + name + " are larger than the file");
     left_ -= size;
     at::Tensor bytes = at::empty({static_cast<std::int64_t>(size)}, at::kByte);
     reader_.getRecord(name, bytes.mutable_data_ptr(), size);

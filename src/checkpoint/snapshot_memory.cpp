@@ -47,7 +47,7 @@ struct alignas(64) SnapshotMemory::Plan {
 };
 
 struct alignas(64) SnapshotMemory::Seal {
-  std::atomic<std::int64_t> step;          // 0: being written, or never written
+  std::atomic<std::int64_t> step;          // 0: not completely written
   std::atomic<std::uint64_t> facts_bytes;  // only rank 0's is read, as with is_checkpoint
   std::atomic<bool> is_checkpoint;
 };

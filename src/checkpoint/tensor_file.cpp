@@ -54,7 +54,7 @@ struct StoredTensor {
   std::vector<std::int64_t> sizes{};        // set for known types only
 };
 
-/// Returns the header. Throws if the file does not contain all of it.
+/// Returns the header. Throws if the file has another format or does not contain the whole header.
 std::string_view find_header(std::span<const std::uint8_t> file) {
   require(!is_legacy_torch_file(file), "is a torch.save file, not a checkpoint");
   const auto header = safetensors_header(file);
@@ -71,7 +71,7 @@ std::string_view find_header(std::span<const std::uint8_t> file) {
   require(header.has_value(),
           "is truncated or not a safetensors file: its header would extend beyond the end of the "
           "file (" +
-              std::to_string(file.size()) + " bytes)");
+              counted(std::ssize(file), "byte") + ")");
   return *header;
 }
 
@@ -94,12 +94,12 @@ StoredTensor read_entry(const std::string& name, const Json& entry, std::size_t 
     check(json.is_number_unsigned() && json.get<std::uint64_t>() <= data_bytes, problem);
     return json.get<std::size_t>();
   };
-  constexpr const char* kOutside = "is outside the file, which is truncated";
+  constexpr const char* kBadOffsets = "has impossible offsets, or the file is truncated";
   constexpr const char* kImpossible = "has an impossible shape";
   const Json& offsets = entry.at("data_offsets");
-  StoredTensor tensor{number(offsets.at(0), kOutside), number(offsets.at(1), kOutside), name,
+  StoredTensor tensor{number(offsets.at(0), kBadOffsets), number(offsets.at(1), kBadOffsets), name,
                       entry.at("dtype").get<std::string>()};
-  check(tensor.begin <= tensor.end, kOutside);
+  check(tensor.begin <= tensor.end, kBadOffsets);
   tensor.known_type = find_element_type(&ElementType::safetensors, tensor.type);
   if (tensor.known_type == nullptr) return tensor;
   auto bytes = static_cast<std::int64_t>(c10::elementSize(tensor.known_type->type));

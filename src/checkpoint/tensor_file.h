@@ -67,11 +67,11 @@ const ElementType* find_element_type(Member ElementType::*member, const Value& v
   return row == kElementTypes.end() ? nullptr : &*row;
 }
 
-/// The content of a safetensors file (https://github.com/huggingface/safetensors).
+/// The content of a .pt or safetensors file (https://github.com/huggingface/safetensors).
 struct TensorFile {
-  NamedTensors tensors;  // contiguous and on the CPU if read from a file
-  std::map<std::string, std::string> metadata;
-  NamedValues<std::string> unreadable{};  // names, and why each cannot be read
+  NamedTensors tensors;                         // contiguous and on the CPU if read from a file
+  std::map<std::string, std::string> metadata;  // of a safetensors file
+  NamedValues<std::string> unreadable{};        // names, and why each cannot be read
 };
 
 /// Atomically writes a safetensors file. If `seal` is set, its last tensor is `mnist-train.seal`
@@ -80,8 +80,8 @@ struct TensorFile {
 void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal);
 
 /// Reads a safetensors file. Checks its header, types and shapes, and that the tensors cover the
-/// data exactly. Checks the seal if there is one or if `require_seal` is set. Allocates no more
-/// memory than the file's size. Throws Error(kCheckpoint) with the path and the reason.
+/// data exactly. Checks the seal if there is one; `require_seal` makes it mandatory. The tensors
+/// take no more memory than the file's size. Throws Error(kCheckpoint) with path and reason.
 TensorFile read_safetensors(const std::filesystem::path& path, bool require_seal);
 
 /// Atomically writes a file like that of `torch.save(dict, path)` for a plain dict of these
@@ -111,8 +111,8 @@ struct PickledTensor {
 /// contains under "model_state_dict", "state_dict" or "model". The pickle (protocols 2 to 5) is
 /// interpreted, not executed: tensors are recognised by the functions that rebuild them; all other
 /// objects are skipped, whatever class or function they name. Memory and time are proportional to
-/// the pickle's size. Throws std::runtime_error if the pickle is malformed or contains no tensors,
-/// for example because it is a whole model.
+/// the pickle's size. Throws std::runtime_error if the pickle is malformed, is a whole model or
+/// contains no tensors.
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle);
 
 /// A storage that a pickle refers to.
@@ -127,7 +127,7 @@ struct PickleExtent {
   std::map<std::string, PickledStorage> storages;  // by key, including those of skipped objects
 };
 
-/// Returns the extent of the pickle at the start of `bytes`. Throws like `unpickle_state_dict`.
+/// Returns the extent of the pickle at the start of `bytes`. Throws std::runtime_error.
 PickleExtent pickle_extent(std::string_view bytes);
 
 /// Returns the CRC-32 of every file in a zip archive, by name, from its central directory

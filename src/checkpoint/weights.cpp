@@ -212,7 +212,7 @@ Match match_tensors(const models::Model& model, TensorFile file, const std::set<
   }
   for (const auto& [name, tensor] : match.wanted) {
     if (const auto* problem = find_named(file.unreadable, prefix + name)) {
-      fail_checkpoint(fmt::format("{}: tensor {} {}", source, name, *problem));
+      fail_checkpoint(fmt::format("{}: {} {}", source, name, *problem));
     }
     // PyTorch has counted batches since 0.4.1; older weights have no count.
     if (name.ends_with(kBatchCount) && find_named(match.found, name) == nullptr) {
@@ -236,9 +236,9 @@ void require_head(const char* key, const models::Model& model, std::int64_t clas
   if (!head_of(model, classes).empty()) return;
   const auto last = model.named_parameters().back();
   throw ConfigKeyError(fmt::format(
-      "{}\"head\" is the module of the last parameter, {} {}, which does not have {} outputs; list "
-      "the last layer's parameters as globs instead",
-      key, last.key(), c10::str(last.value().sizes()), classes));
+      "{}\"head\" is the module of the last parameter, {} {}, which does not have {}; list the "
+      "last layer's parameters as globs instead",
+      key, last.key(), c10::str(last.value().sizes()), counted(classes, "output")));
 }
 
 std::set<std::string> load_weights(models::Model& model, const settings::WeightsOptions& weights,
@@ -262,8 +262,9 @@ std::set<std::string> load_weights(models::Model& model, const settings::Weights
   }
   if (!fresh.empty()) {
     const std::vector<std::string> names(fresh.begin(), fresh.end());
-    spdlog::info("{}: loaded {} tensors, initialised {}: {}", source, match.found.size(),
-                 fresh.size(), first_names(names, /*max_names=*/10));
+    spdlog::info("{}: loaded {}, initialised {}: {}", source,
+                 counted(std::ssize(match.found), "tensor"), fresh.size(),
+                 first_names(names, /*max_names=*/10));
   }
   copy_tensors(match.wanted, match.found);
   require_finite(model, source);
@@ -300,7 +301,7 @@ std::optional<settings::ModelName> network_like(const NamedTensors& file,
         return std::ranges::any_of(file,
                                    [&](const auto& item) { return item.first.ends_with(name); });
       });
-      // Building a large network takes a long time.
+      // Building a large network takes a long time, so its names are compared first.
       if (static_cast<double>(found_names) < kMinSimilarity * static_cast<double>(names.size())) {
         continue;
       }
@@ -323,7 +324,7 @@ std::optional<settings::ModelName> network_like(const NamedTensors& file,
       if (similarity < best_similarity) continue;
       best_similarity = similarity;
       best = candidate;
-    } catch (const ConfigKeyError&) {  // the images are too small for it
+    } catch (const ConfigKeyError&) {  // it does not fit the images
     }
   }
   return best;

@@ -25,8 +25,8 @@ struct Pictures {
 
 /// Returns an ONNX file of the network in evaluation mode, with its weights. The model maps
 /// normalised `images` [N,C,H,W] to `logits` [N,classes] or, with `takes_bytes`, uint8 images to
-/// `probabilities`. Batch norms are folded into the preceding layers. Throws network::LayerError
-/// for a layer that ONNX cannot express, and Error(kConfig) if the file would exceed 2 GiB.
+/// `probabilities`. Batch norms are folded into directly preceding convolutions and linear layers.
+/// Throws network::LayerError if ONNX cannot express a layer, and Error(kConfig) above 2 GiB.
 std::string onnx_model(const network::Network& net, const FindWeight& find_weight,
                        const Pictures& pictures, bool takes_bytes);
 

@@ -37,7 +37,7 @@ constexpr std::int64_t kMaxParameters = ((std::int64_t{2} << 30) - (std::int64_t
 /// Name and value of an operator attribute in operator set 17.
 using OnnxAttribute = std::pair<std::string, std::variant<std::int64_t, float, Sizes>>;
 
-/// An operator with the names of its input tensors. Its output tensor has the operator's name.
+/// An operator, whose output tensor has the same name unless it is the graph's output.
 struct OnnxNode {
   std::string operation;
   std::string name;
@@ -207,7 +207,7 @@ std::vector<float> rounded(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-/// Appends the layers in order of computation, flattening nested lists and omitting dropout.
+/// Appends the layers in order of computation; flattens sequentials and repeats, omits dropout.
 void append_in_order(const std::vector<SizedLayer>& layers,
                      std::vector<const SizedLayer*>& in_order) {
   for (const SizedLayer& sized : layers) {
@@ -377,7 +377,7 @@ class LayerWriter {
           sized.pointer, "ONNX cannot express adaptive_avg_pool2d from " + batch_text(in) + " to " +
                              batch_text(out) +
                              ", with windows of different sizes; choose an output_size that "
-                             "divides the input's, or export with --format python");
+                             "divides the input size, or export with --format python");
     }
     const ImageSize window{in.height / out.height, in.width / out.width};
     return add_pool(sized, "AveragePool", window, window, Sizes(4), x);

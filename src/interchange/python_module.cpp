@@ -42,7 +42,7 @@ struct TorchModule {
   const char* layer;
   const char* module;
   std::size_t positional = 0;             // number of leading keys passed as positional arguments
-  std::optional<std::size_t> channels{};  // position of the input's channels among them
+  std::optional<std::size_t> channels{};  // position of the number of input channels, if passed
 };
 constexpr std::array kTorchModules{
     TorchModule{"conv2d", "Conv2d", 2, 0},

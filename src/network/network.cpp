@@ -7,6 +7,8 @@
 #include <limits>
 #include <set>
 
+#include "base/print.h"
+
 namespace mnist_train::network {
 
 namespace {
@@ -53,7 +55,7 @@ template <class... Values>
 void check_elements(const SizedLayer& sized) {
   const SampleShape& out = sized.out;
   if (bounded_product({out.channels, out.height, out.width}, kMaxElements) > kMaxElements) {
-    fail(sized, "its output {} has more than {} elements per image", batch_text(out), kMaxElements);
+    fail(sized, "the output {} has more than {} elements per image", batch_text(out), kMaxElements);
   }
 }
 
@@ -81,7 +83,7 @@ void slide(SizedLayer& sized, const ImageSize& kernel, const ImageSize& stride,
   if (!rows || !columns) {
     const ImageSize reach{dilation.height * (kernel.height - 1) + 1,
                           dilation.width * (kernel.width - 1) + 1};
-    fail(sized, "its window of {}{} does not fit into {} with padding {}", text_of(reach),
+    fail(sized, "a window of {}{} does not fit into {} with padding {}", text_of(reach),
          reach != kernel ? " (a kernel of " + text_of(kernel) + ", dilated)" : "", batch_text(in),
          text_of({padding.height / 2, padding.width / 2}));
   }
@@ -170,7 +172,6 @@ void infer(SizedLayer& sized, const settings::FlattenLayer& /*layer*/) {
   sized.out = {sized.in.elements()};
 }
 
-/// Infers the sizes of the layers in order.
 class SizeInference {
  public:
   explicit SizeInference(const ImageShape& images) : images_(images) {}
@@ -184,8 +185,8 @@ class SizeInference {
     const SizedLayer& last = sized.layers.back();
     const SampleShape wanted{images_.classes};
     if (last.out != wanted) {
-      fail(last, "the network ends with {}, but the data has {} classes: expected {}",
-           batch_text(last.out), images_.classes, batch_text(wanted));
+      fail(last, "the network ends with {}, but the data has {}: expected {}", batch_text(last.out),
+           counted(images_.classes, "class"), batch_text(wanted));
     }
     if (sized.parameters == 0) fail(last, "the network has no weights to train");
     if (sized.parameters > kMaxParameters) {
@@ -314,7 +315,7 @@ class SizeInference {
     std::ranges::sort(weighted);
     if (names == weighted && std::ranges::adjacent_find(names) == names.end()) return;
     fail(block, "modules must list exactly the layers with weights, whose names must differ: {}",
-         fmt::join(weighted, ", "));
+         weighted.empty() ? "none" : fmt::format("{}", fmt::join(weighted, ", ")));
   }
 
   ImageShape images_;

@@ -11,7 +11,7 @@
 
 namespace mnist_train::network {
 
-/// The image size and number of classes of a data set.
+/// The image shape and number of classes of a data set.
 struct ImageShape {
   std::int64_t channels = 1;
   std::int64_t height = 28;
@@ -19,7 +19,7 @@ struct ImageShape {
   std::int64_t classes = 10;
 };
 
-/// Returns the shape of a named data set's images, or nullopt for other data.
+/// Returns the shape of a named data set's images as read, or nullopt for other data.
 std::optional<ImageShape> known_images(const settings::DataOptions& options);
 
 /// Returns the shape of a model's input: the images after `data.augment`. Throws Error(kConfig) if
@@ -60,7 +60,6 @@ struct SizedLayer {
 /// Returns the names of all parameters in the layers, as in a state_dict.
 std::vector<std::string> parameter_names(const std::vector<SizedLayer>& layers);
 
-/// A network for images of a given size.
 struct Network {
   ImageShape images;
   std::vector<SizedLayer> layers;

@@ -177,7 +177,7 @@ TEST_CASE("checks across keys run on the sections that have no mistakes") {
       "/parameters/0/match: \"zzz\" matches no parameter; the network has conv1.*, conv2.*, fc1.*, "
       "fc2.*";
   const std::string misfit =
-      "/model/name: model \"net\" for images of 8x8: its window of 5x5 does not fit into "
+      "/model/name: model \"net\" for images of 8x8: a window of 5x5 does not fit into "
       "[N,20,2,2] with padding 0x0";
   const auto crop = [](const std::string& size, const std::string& images) {
     return "random_crop needs " + size + " pixels, but images of " + images +

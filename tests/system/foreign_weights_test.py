@@ -90,7 +90,7 @@ def test_a_new_head_is_suggested_and_trains(tmp_path):
 @pytest.mark.parametrize("name, reason", [
     ("whole.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False).state_dict(), NEW)'),
     ("net.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False)[KEY], NEW)'),
-    ("float8.pt", "tensor fc.weight has the unsupported type torch.float8_e4m3fn"),
+    ("float8.pt", "fc.weight has the unsupported type torch.float8_e4m3fn"),
 ])
 def test_unreadable_weights_are_refused_with_a_line_of_python_that_converts_them(tmp_path, monkeypatch, name, reason):
     config = write_config(tmp_path, changes(str(FOLDER / name)))

@@ -109,7 +109,7 @@ def test_images_too_small_for_a_network_are_refused_before_the_run_folder_is_cre
     config.write_text(json.dumps({"data": data, "model": {"name": model}, "device": "cpu"}))
     result = run("--config", config, "--output", tmp_path / "run", expect=2)
     assert result.stdout == ""
-    assert f'model "{model}" for images of 8x8: its window of ' in result.stderr
+    assert f'model "{model}" for images of 8x8: a window of ' in result.stderr
     assert len(result.stderr.splitlines()) == (2 if form == "image-folder" else 1) and not (tmp_path / "run").exists()
     config.write_text(json.dumps({"data": data | {"size": 28}, "model": {"name": model}, "epochs": 1, "device": "cpu"}))
     run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 1, expect=0)
