@@ -88,7 +88,7 @@ Type<JitterRange> jitter_range(double min, double max) {
 Schema<NormalizeOptions> normalize_schema() {
   Schema<NormalizeOptions> schema;
   ADD_KEY(schema, mean, per_channel({-kMaxFloat, kMaxFloat}),
-          "Subtracted from every value; one number, or one per channel.");
+          "Subtracted from value / 255; one number, or one per channel.");
   ADD_KEY(schema, std, per_channel({kMinFloat, kMaxFloat}),
           "Divisor of the difference; one number, or one per channel.");
   return schema;
@@ -130,7 +130,8 @@ AugmentRow random_crop() {
 AugmentRow random_resized_crop() {
   Schema<RandomResizedCropOptions> schema;
   ADD_KEY(schema, size, image_size(),
-          "Size to which the window is resized. Test images get the centre window of this size.",
+          "Size to which the window is resized. Test images get the centre window of this size or, "
+          "if they are smaller, the largest with its aspect ratio, resized.",
           kRequired);
   ADD_KEY(schema, scale, interval({0, 1, true}),
           "Range of the window's area, as a fraction of the image's.");
@@ -215,7 +216,7 @@ AugmentRow mixup() {
 AugmentRow cutmix() {
   Schema<CutmixOptions> schema;
   ADD_KEY(schema, alpha, number({0, kMaxFloat, true}),
-          "The part of the image that stays is drawn from Beta(alpha, alpha).");
+          "The fraction of the image that is kept is drawn from Beta(alpha, alpha).");
   ADD_KEY(schema, scope, mixing_scope_type(), kPartnerDoc);
   return augment_row("cutmix", schema);
 }
@@ -259,7 +260,7 @@ bool fits(const RandomCropOptions& crop, const ImageSize& size) {
 }
 
 /// Tracks the image size, if it is known, through the list. Calls `misfit(i, message)` for each
-/// entry whose crop is larger than the image.
+/// entry whose crop is larger than the padded image.
 template <class Misfit>
 std::optional<ImageSize> follow_size(const AugmentList& list, std::optional<ImageSize> size,
                                      const Misfit& misfit) {
@@ -301,7 +302,7 @@ void check_after_normalize(const AugmentList& list, const JsonCursor& cursor) {
     if (!is_normalized) continue;
     const Fill* fill = fill_of(list[i]);
     if (fill != nullptr && *fill != Fill{}) {
-      cursor.item(i).add_error_at("fill", "must be 0, the mean, after normalize; put " +
+      cursor.item(i).add_error_at("fill", "must be 0 (the mean) after normalize; put " +
                                               name_of(list[i]) + " before it to fill with colours");
     } else if (changes_colours(list[i])) {
       cursor.item(i).add_error("changes colours, so it must come before normalize");
@@ -369,8 +370,8 @@ std::vector<std::pair<std::string, std::string>> channel_mismatches(
   const auto check = [&](const char* key, const PerChannel& value) {
     const auto* list = std::get_if<std::vector<double>>(&value);
     if (list == nullptr || std::ssize(*list) == channels) return;
-    mismatches.emplace_back(key, fmt::format("lists {} numbers, but the images have {}",
-                                             list->size(), counted(channels, "channel")));
+    mismatches.emplace_back(key, "lists " + counted(std::ssize(*list), "number") +
+                                     ", but the images have " + counted(channels, "channel"));
   };
   if (const auto* normalize = std::get_if<NormalizeOptions>(&entry)) {
     check("mean", normalize->mean);

@@ -115,7 +115,6 @@ Field<DataOptions> test_field(const KeyOwner& owner) {
           read, write, location_type.keys};
 }
 
-/// Returns the type of data set names.
 Type<std::string> dataset_name() {
   std::vector<std::string> names;
   for (const NamedDataset& row : named_datasets()) names.push_back(row.name);
@@ -184,15 +183,17 @@ void add_sources(Schema<DataOptions>& schema) {
       "validation. The best checkpoint, stop_at_accuracy, early_stopping and schedule plateau then "
       "use the validation set.");
   ADD_KEY(schema, holdout_seed, kStepsAndSamples, integer(0, kMaxSteps),
-          "Seed of the held-out test and validation sets, which do not depend on `seed`.");
+          "Seed of the held-out test and validation sets and, for picture files, of the limits; "
+          "none of them depends on `seed`.");
 }
 
 void add_preparation(Schema<DataOptions>& schema) {
   ADD_KEY(
       schema, normalize, optional_of(normalize()),
       "Computes (value / 255 - mean) / std; mean and std: one number, or a list with one per "
-      "channel; null: the defaults of a published network, else those of the data set; for images "
-      "converted to gray, their 0.299 red + 0.587 green + 0.114 blue.");
+      "channel; null: the defaults of a published network, else those of the data set (with a "
+      "format: 0 and 1). If channels is 1 or the data set is gray, defaults of three channels are "
+      "combined as 0.299 red + 0.587 green + 0.114 blue.");
   ADD_KEY(
       schema, size, kStepsAndSamples, optional_of(image_size()),
       "Size to which images are resized when read, bilinear with antialiasing: one number for "
@@ -210,7 +211,7 @@ void add_preparation(Schema<DataOptions>& schema) {
           "larger pictures are unusable (see on_bad_sample).");
   ADD_KEY(schema, channels, kStepsAndSamples, optional_of(integer(1, 3)),
           "Converts images to 1 (gray) or 3 (colour) channels; null: images are not converted and "
-          "must have the same number.");
+          "must all have the same number of channels.");
   ADD_KEY(schema, augment, augment_list(),
           "Augmentations of training images, in order, drawn anew every epoch from seed, epoch "
           "and sample.");

@@ -44,8 +44,8 @@ const std::vector<NamedDataset>& named_datasets();
 /// Returns the data set with this name. Throws Error(kConfig) if there is none.
 const NamedDataset& named_dataset(std::string_view name);
 
-/// Location of one split (train or test) of a data set: a folder, an images file (the labels file
-/// is then found by name), or both files. Paths are absolute.
+/// Location of one split (train or test) of a data set: a folder, a file (the labels file of IDX
+/// images is then found by name), or both IDX files. Paths are absolute.
 struct DataLocation {
   std::filesystem::path images;  // a file, or a folder with images and labels
   std::optional<std::filesystem::path> labels{};
@@ -100,8 +100,8 @@ struct DataOptions {
 };
 
 /// Returns the normalisation for images with this number of channels: `normalize` in data or in
-/// `augment`, or else the data set's default. Throws Error(kConfig) naming the key if a list has a
-/// different number of channels.
+/// `augment`, or else the data set's default. Throws Error(kConfig) naming the key if a list does
+/// not have one number per channel.
 NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels);
 
 /// Returns the normalisation for RGB images that have been converted to grayscale (see

@@ -182,7 +182,7 @@ LayerRow residual() {
   ADD_KEY(keys, activation, optional_of(one_of<Activation>(kActivations)), "Applied to the sum.");
   ADD_KEY(keys, modules, list_of(module_name()),
           "Names of all layers with weights, in state_dict order; the state_dict then omits the "
-          "prefixes layers. and shortcut.");
+          "prefixes \"layers.\" and \"shortcut.\".");
   return row("residual", keys);
 }
 
@@ -269,8 +269,8 @@ void add_networks(Schema<ModelOptions>& schema) {
           {.drops = {"layers", "torchscript", "plugin", "options"}});
   schema.write_only_if([](const ModelOptions& options) { return !options.is_custom(); });
   ADD_KEY(schema, layers, optional_of(layer_list()),
-          "Instead of name: a custom network, layer by layer: names (\"relu\"), or objects with a "
-          "name and the arguments of torch.nn.",
+          "Instead of name: a custom network as a list of layers, each a name (\"relu\") or an "
+          "object with a name and the arguments of the torch.nn module.",
           {.drops = {"name", "torchscript", "plugin", "options", "hidden", "activation"}});
   schema.write_only_if([](const ModelOptions& options) { return options.layers.has_value(); });
   ADD_KEY(schema, torchscript, optional_of(path()),
@@ -302,7 +302,7 @@ Type<WeightsOptions> weights() {
           "The file: .pt, .pth, .safetensors, a checkpoint or a run folder.", kRequired);
   schema.add("new", &WeightsOptions::fresh, kNever, globs,
              "Tensors that keep their fresh initialisation: \"head\" (the last layer), or globs of "
-             "their names; * crosses dots.");
+             "their names, in which * also matches dots.");
   return brief_or_full(
       converted<WeightsOptions>(
           path(), [](std::filesystem::path file) { return WeightsOptions{std::move(file)}; },
@@ -359,7 +359,7 @@ Schema<ModelOptions> model_schema() {
   for (const char* key : {"torchscript", "plugin"}) {
     schema.forbid(
         "init", {given("init"), given(key), none_of(equal("init", "default"))},
-        std::string("is for layers in the config; ") + key + " has its own initial weights");
+        std::string("is for networks made of layers; ") + key + " has its own initial weights");
   }
   return schema;
 }

@@ -193,7 +193,6 @@ struct ModelOptions {
   Activation activation = Activation::kTanh;        // mlp
   InitOptions init;
 
-  /// Returns whether the network is custom.
   bool is_custom() const { return layers || torchscript || plugin; }
   /// Returns whether the network consists of layers rather than being a black box.
   bool has_layers() const { return !torchscript && !plugin; }
@@ -202,7 +201,6 @@ struct ModelOptions {
 /// Returns the built-in model's name in the config.
 std::string name_of(ModelName name);
 
-/// Returns all built-in models.
 std::vector<ModelName> all_models();
 
 /// Returns the normalisation of RGB images with which a network's published weights were trained;

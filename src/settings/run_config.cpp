@@ -43,8 +43,9 @@ void check_launch(LaunchOptions& options, const JsonCursor& cursor) {
 Schema<LaunchOptions> launch_schema() {
   Schema<LaunchOptions> schema;
   ADD_KEY(schema, processes_per_node, optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-          "Processes on this machine; auto: one per GPU; on CPUs one per core, at most 2; on two "
-          "cores, one for batches of up to 32 and for large networks of linear layers only.");
+          "Processes on this machine; auto: one per GPU; on CPUs one per core, at most 2, but on "
+          "two cores only one if the batch has at most 32 samples (with AVX-512) or the network is "
+          "large and consists only of linear layers.");
   ADD_KEY(schema, max_restarts, integer(0, 1000),
           "Maximum number of restarts after lost processes, from memory or the newest checkpoint.");
   ADD_KEY(schema, rendezvous_timeout_s, number({0, kMaxSeconds, true}),
@@ -103,7 +104,7 @@ void check_files(RunConfig& config, const JsonCursor& cursor) {
       std::mismatch(model.begin(), model.end(), accuracies.begin(), accuracies.end());
   if (model_rest != model.end() && accuracies_rest != accuracies.end()) return;
   cursor.add_error_at(cursor.has("accuracies_file") ? "accuracies_file" : "model_file",
-                      "model_file and accuracies_file are the same path");
+                      "model_file and accuracies_file are equal, or one contains the other");
 }
 
 /// The condition that `deterministic` sets a number of shards.
@@ -157,11 +158,11 @@ void add_split_rules(Schema<RunConfig>& schema) {
   forbid(any_of({equal("deterministic", true), is_sharded()}),
          "depends on measured speed, which varies between runs: conflicts with deterministic");
   forbid(holds("gradient_averaging", equal("strategy", "bucketed")),
-         "measures how long each process computes, which includes waiting for the others with "
-         "gradient_averaging.strategy \"bucketed\"; use \"flat\" or \"auto\"");
+         "measures how long each process computes; with gradient_averaging.strategy \"bucketed\", "
+         "this includes waiting for the others; use \"flat\" or \"auto\"");
   forbid(equal("sync_batch_norm", true),
-         "measures how long each process computes, which includes waiting for the others with "
-         "sync_batch_norm");
+         "measures how long each process computes; with sync_batch_norm, this includes waiting for "
+         "the others");
   const Json mixes = any_of({equal("name", "mixup"), equal("name", "cutmix")});
   forbid(
       holds("data", has_item("augment", all_of({mixes, equal("scope", "global")}))),
@@ -175,7 +176,7 @@ void check_process_count(RunConfig& config, const JsonCursor& cursor) {
   if (!shards || processes <= *shards) return;
   cursor.add_error_at(listed > 0 ? "launch/devices" : "launch/processes_per_node",
                       "asks for " + std::to_string(processes) +
-                          " processes, but deterministic.shards splits each batch into only " +
+                          " processes, but deterministic.shards is only " +
                           std::to_string(*shards));
 }
 
@@ -311,9 +312,9 @@ std::size_t count_below(Layers& layers, const std::string& group, std::string_vi
   return 0;
 }
 
-/// Drops a key from each layer below the last one that changes the key's owner, if the layer also
-/// sets the owner or the key does not belong to the owner's final value. Otherwise the key is kept,
-/// because a layer that sets it without the owner intends it for the final value.
+/// Drops a key from each layer that precedes a change of the key's owner to its final value, if the
+/// layer sets the owner itself or the key does not belong to the final value. Otherwise, the key is
+/// kept: a layer that sets it without the owner may intend it for the final value.
 void drop_disowned(Layers& layers, const KnownKey& key) {
   const std::size_t below = count_below(layers, key.group, key.traits.owner.key);
   std::optional<Json> value;  // of the owner, up to layer i

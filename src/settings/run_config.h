@@ -37,7 +37,7 @@ struct LaunchOptions {
   std::int64_t max_restarts = 2;
   double rendezvous_timeout_s = 60;
   double hang_timeout_s = 300;
-  std::optional<std::int64_t> threads_per_process;  // none: cores divided by processes
+  std::optional<std::int64_t> threads_per_process;  // none: 1, OMP_NUM_THREADS or cores / processes
   std::vector<std::string> devices;  // one per process: "cpu", "cuda:1"; empty: by rank
 };
 
@@ -59,7 +59,6 @@ struct PredictionsOptions {
   std::int64_t images_per_batch = 32;
 };
 
-/// Reports of a run.
 struct ReportOptions {
   bool html = true;
   bool tensorboard = true;
@@ -99,8 +98,8 @@ RunConfig read_run_config(const strict_json::Node& root, strict_json::Problems& 
 RunConfig parse_run_config(strict_json::Source source);
 
 /// Returns the effective config as JSON text (indented by 2, keys in documented order, with a
-/// trailing newline). Contains all keys, but `output` only on request. Reading the text returns an
-/// equal RunConfig.
+/// trailing newline). Contains all keys that apply, but `output` only on request. Reading the text
+/// returns an equal RunConfig.
 std::string write_run_config(const RunConfig& config, bool has_output);
 
 /// Returns the JSON Schema (draft 2020-12) of config files as text.

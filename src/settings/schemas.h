@@ -21,7 +21,7 @@ inline constexpr std::int64_t kMaxSteps = (std::int64_t{1} << 53) - 1;  // exact
 inline constexpr std::int64_t kMaxProcessesPerNode = 1024;
 inline constexpr std::int64_t kMaxLayerSize = 1 << 20;  // features, channels
 inline constexpr double kMaxFloat = 1e38;               // weights are fp32
-inline constexpr double kMinFloat = 1e-37;              // smaller divisors are 0 or denormal
+inline constexpr double kMinFloat = 1e-37;              // above fp32's denormal numbers
 inline constexpr double kMaxSeconds = 1e6;
 
 /// Returns a table with a single key.
@@ -42,7 +42,6 @@ Schema<DataOptions> data_schema();
 /// Returns the keys of `model`.
 Schema<ModelOptions> model_schema();
 
-/// Returns the type of image sizes.
 Type<ImageSize> image_size();
 
 /// Returns the type of data.augment, which checks the entries and the rules between them.

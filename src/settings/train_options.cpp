@@ -146,10 +146,9 @@ void add_length(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, max_steps, kNever, optional_of(integer(1, kMaxSteps)),
           "Ends the run after this number of optimizer steps, even within an epoch.");
   ADD_KEY(schema, batch_size, optional_of(integer(1, kMaxCount)),
-          "Samples per step over all processes; their shares may differ by one. Null if "
-          "batch_size_per_process is set.");
+          "Samples per global batch, over all processes; null if batch_size_per_process is set.");
   ADD_KEY(schema, batch_size_per_process, optional_of(integer(1, kMaxCount)),
-          "Samples per step and process, instead of batch_size, like the batch size in DDP "
+          "Samples per batch and process, instead of batch_size, like the batch size in DDP "
           "scripts.");
   ADD_KEY(schema, test_batch_size, kNever, integer(1, kMaxCount),
           "Samples per batch and process during evaluation; at most 128 per thread on CPUs.");
@@ -209,18 +208,18 @@ void add_refinements(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, sync_batch_norm, boolean(),
           "Computes batch statistics over the global batch instead of per process.");
   ADD_KEY(schema, gradient_accumulation_steps, integer(1, kMaxCount),
-          "Global batches whose gradients are summed for one optimizer step.");
+          "Global batches per optimizer step; gradients are averaged over all their samples.");
   ADD_KEY(schema, gradient_averaging, averaging(), "How processes average their gradients.");
 }
 
 void add_machine(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, seed, integer(0, std::numeric_limits<std::int64_t>::max()),
-          "Seed of the initial weights and the order of samples.");
+          "Seed of the initial weights, the order of samples, augmentation and dropout.");
   schema.add(deterministic_field());
   ADD_KEY(schema, device, one_of<DeviceName>({"auto", "cpu", "cuda"}),
           "Device of the processes; auto: GPUs if there are any.");
   ADD_KEY(schema, backend, kNever, one_of<BackendName>({"auto", "nccl", "gloo"}),
-          "Communication library; auto: NCCL on GPUs, Gloo on CPUs.");
+          "Communication library; auto: NCCL if each process has its own GPU, else Gloo.");
   ADD_KEY(schema, precision, one_of<PrecisionName>({"auto", "fp32", "bf16"}),
           "Compute type of layers during training; master weights and optimizer state are "
           "fp32. auto: bf16 if the CPU or GPU supports it natively, but fp32 for TorchScript on "

@@ -75,7 +75,7 @@ struct ParameterOptions {
 struct TrainOptions {
   std::int64_t epochs = 10;
   std::optional<std::int64_t> max_steps;         // optimizer steps in the whole run
-  std::optional<std::int64_t> batch_size = 128;  // samples per step, over all processes
+  std::optional<std::int64_t> batch_size = 128;  // samples per global batch
   std::optional<std::int64_t> batch_size_per_process;
   std::int64_t test_batch_size = 1000;  // per process
   OptimizerName optimizer = OptimizerName::kSgd;

@@ -110,7 +110,7 @@ TEST_CASE("the error about an invalid entry has its pointer") {
       {R"([{"name":"random_erasing","fill":[0,256,0]}])",
        "/0/fill/1: expected a number from 0 to 255, found 256"},
       {R"([{"name":"normalize"},{"name":"random_erasing","fill":1}])",
-       "/1/fill: must be 0, the mean, after normalize; put random_erasing before it to fill with "
+       "/1/fill: must be 0 (the mean) after normalize; put random_erasing before it to fill with "
        "colours"},
       {R"([{"name":"normalize"},"trivial_augment"])",
        "/1: changes colours, so it must come before normalize"},

@@ -120,20 +120,17 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:67: /gradient_averaging/compression: rounds the sum of each process: conflicts "
        "with deterministic.shards"},
       {R"({"deterministic":{"shards":2},"launch":{"processes_per_node":3}})",
-       "f:1:62: /launch/processes_per_node: asks for 3 processes, but deterministic.shards "
-       "splits each batch into only 2"},
+       "f:1:62: /launch/processes_per_node: asks for 3 processes, but deterministic.shards is only "
+       "2"},
       {R"({"deterministic":{"shards":1},"launch":{"devices":["cpu","cpu"]}})",
-       "f:1:51: /launch/devices: asks for 2 processes, but deterministic.shards splits each "
-       "batch into only 1"},
+       "f:1:51: /launch/devices: asks for 2 processes, but deterministic.shards is only 1"},
       {R"({"gradient_averaging":{"strategy":"bucketed"},"data":{"split":"throughput"}})",
-       "f:1:63: /data/split: \"throughput\" measures how long each process computes, which "
-       "includes "
-       "waiting for the others with gradient_averaging.strategy \"bucketed\"; use \"flat\" or "
-       "\"auto\""},
+       "f:1:63: /data/split: \"throughput\" measures how long each process computes; with "
+       "gradient_averaging.strategy \"bucketed\", this includes waiting for the others; use "
+       "\"flat\" or \"auto\""},
       {R"({"sync_batch_norm":true,"data":{"split":"throughput"}})",
-       "f:1:41: /data/split: \"throughput\" measures how long each process computes, which "
-       "includes "
-       "waiting for the others with sync_batch_norm"},
+       "f:1:41: /data/split: \"throughput\" measures how long each process computes; with "
+       "sync_batch_norm, this includes waiting for the others"},
       {R"({"data":{"split":"throughput","augment":[{"name":"mixup","scope":"global"}]}})",
        "f:1:18: /data/split: \"throughput\" would make the pairs of a mixup or cutmix with scope "
        "\"global\" "
@@ -164,9 +161,11 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:20: /accuracies_file: expected the name of a file in the run folder (relative, without "
        "\"..\") that the run does not write itself, found the string \"events.out.tfevents.1\""},
       {R"({"accuracies_file":"model.pt"})",
-       "f:1:20: /accuracies_file: model_file and accuracies_file are the same path"},
+       "f:1:20: /accuracies_file: model_file and accuracies_file are equal, or one contains "
+       "the other"},
       {R"({"model_file":"a.pt","accuracies_file":"a.pt/b"})",
-       "f:1:40: /accuracies_file: model_file and accuracies_file are the same path"},
+       "f:1:40: /accuracies_file: model_file and accuracies_file are equal, or one contains "
+       "the other"},
       {R"({"model_file":"model.bin"})",
        "f:1:15: /model_file: expected the name of a file in the run folder (relative, without "
        "\"..\") that the run does not write itself and that ends with .pt, .pth or .safetensors, "
