@@ -61,8 +61,7 @@ std::vector<std::uint8_t> decode_to(std::uint32_t format, std::size_t bytes_per_
   return memory;
 }
 
-/// Returns whether every palette colour is the gray level of its index, in which case Pillow uses
-/// the indices directly.
+/// Returns whether the palette is a gray ramp or black and white, so that Pillow reads gray.
 bool is_gray_ramp(const std::vector<std::uint8_t>& palette, std::size_t colours) {
   for (std::size_t index = 0; index < colours; ++index) {
     const std::size_t gray = colours == 2 ? 255 * index : index;

@@ -13,7 +13,7 @@ constexpr const char* kConvertToPng = "mogrify -format png ";
 /// In the order of Format.
 constexpr std::array<const Codec*, 5> kCodecs{&kPng, &kJpeg, &kWebp, &kBmp, &kPnm};
 
-/// Throws Error(kData) with the kind of file, if known, and the command to convert it.
+/// Throws Error(kData) with the kind of file, if known, and the command to convert a picture.
 [[noreturn]] void refuse_format(Bytes bytes, const std::string& name) {
   const auto kind = binary_kind(text_of(bytes).substr(0, 1024));
   if (kind && kind->is_picture) {

@@ -28,8 +28,7 @@ struct Image {
   std::size_t bytes() const { return static_cast<std::size_t>(height * width * channels); }
 };
 
-/// Red, green, blue.
-using Colour = std::array<std::uint8_t, 3>;
+using Colour = std::array<std::uint8_t, 3>;  // red, green, blue
 inline constexpr Colour kWhite{255, 255, 255};
 
 /// Default limit of height * width, checked against the header before any allocation.
@@ -97,22 +96,22 @@ std::string conversion_command(const std::string& name);
 /// folder, or "" if it is not the extension of an unsupported picture format.
 std::string conversion_hint(std::string_view extension);
 
-/// Format and size of an image, from the first bytes of its file.
+/// Format, size and metadata of an image, read from its file without decoding it.
 struct Header {
   Format format = Format::kPng;
   std::int64_t height = 0;  // as stored, before rotation
   std::int64_t width = 0;
-  /// In PNG and JPEG, as stored: gray 1, gray with alpha 2, RGB or palette 3, RGBA or CMYK 4.
+  /// As stored: gray 1, gray with alpha 2, RGB or palette 3, RGBA or CMYK 4; in BMP, always 3.
   std::int64_t components = 0;
-  int orientation = 1;  // from EXIF: 1 (upright) to 8
-  /// Whether all decoders read the file identically: true for upright opaque PNGs of up to 8 bits
-  /// and for upright gray or RGB JPEGs.
+  int orientation = 1;  // from EXIF or XMP: 1 (upright) to 8
+  /// Whether all decoders interpret the file alike: true for upright opaque PNGs of up to 8 bits
+  /// without gamma and for upright JPEGs of up to 3 components.
   bool is_plain = false;
 };
 
-/// Reads and checks a picture's header without decoding or allocating. Throws Error(kData) with
-/// `name` and the byte offset for an empty file, another format, a broken header, or a size of 0 or
-/// above `max_pixels`.
+/// Reads and checks a picture's header without decoding the pixels. Throws Error(kData) with `name`
+/// and the byte offset for an empty file, another format, a broken header, or a size of 0 or above
+/// `max_pixels`, and Error(kConfig) for a WebP picture if libwebp is missing.
 Header read_header(Bytes bytes, const std::string& name, std::int64_t max_pixels = kMaxPixels);
 
 /// Throws Error(kData) with `name`, the byte offset and the formatted `problem`.
@@ -136,11 +135,11 @@ struct DecodeOptions {
 };
 
 /// Decodes a PNG, JPEG, WebP, BMP or PNM picture, recognised by its content, to 1 or 3 channels.
-/// Pixels match Pillow's: rotated upright as by ImageOps.exif_transpose, composited with
-/// `background` as by Image.alpha_composite, and converted to RGB (palettes, CMYK) or 8 bits
-/// (16-bit gray by its high byte); gamma and colour profiles are ignored. Gray with alpha stays
-/// gray if the background is gray. Throws Error(kData) like read_header and for truncated or
-/// corrupt data, with `name` and, if known, the byte offset.
+/// Pixels match Pillow's, for JPEG within two levels: rotated upright as by
+/// ImageOps.exif_transpose, composited with `background` as by Image.alpha_composite, and converted
+/// to RGB (palettes, CMYK) or 8 bits (16-bit gray by its high byte); gamma and colour profiles are
+/// ignored. Gray with alpha stays gray if the background is gray. Throws like read_header, and
+/// Error(kData) with `name` and, if known, the byte offset for truncated or corrupt data.
 Image decode(Bytes bytes, const std::string& name, const DecodeOptions& options = {});
 
 }  // namespace mnist_train::imaging

@@ -11,7 +11,7 @@ struct Codec {
   bool (*recognises)(Bytes bytes);
   /// Reads the header without checking sizes.
   Header (*read)(Bytes bytes, const std::string& name);
-  /// Returns the pixels as stored: not rotated, and with alpha as the last of 2 or 4 channels.
+  /// Returns 8-bit pixels, neither rotated nor composited: alpha is the last of 2 or 4 channels.
   Image (*decode)(Bytes bytes, const Header& header, const std::string& name);
 };
 

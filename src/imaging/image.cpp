@@ -53,7 +53,7 @@ AxisWindows windows(std::int64_t from, std::int64_t to, Positions wanted) {
 
 using Floats = float __attribute__((vector_size(16)));
 
-/// Resizes two rows of `channels` (1 or 3) interleaved values; reads one value past the end. All
+/// Resizes two rows of `channels` (1 or 3) interleaved values; may read one value past the end. All
 /// channels of a pixel are summed at once, each in window order.
 template <std::size_t channels>
 void resample_rows(const AxisWindows& columns, std::array<const float*, 2> in,

@@ -54,7 +54,7 @@ std::vector<std::uint8_t> parse_profile(std::string_view text) {
   return bytes;
 }
 
-/// Reads the relevant chunks after the header.
+/// Reads the orientation and the exceptions to `is_plain` from the chunks after the header.
 void read_chunks(Bytes bytes, Header& header) {
   constexpr std::size_t kOverhead = 12;  // length, type, checksum
   Orientation orientation;

@@ -84,7 +84,7 @@ Image decode_pnm(Bytes bytes, const Header& header, const std::string& name) {
   Image image{header.height, header.width, header.components, {}};
   const bool is_text = bytes[1] < '4';
   const std::int64_t max_value = text.number(kMaxPnm);
-  const std::size_t value_size = max_value > 255 && !is_text ? 2 : 1;  // in text, the minimum
+  const std::size_t value_size = max_value > 255 && !is_text ? 2 : 1;  // bytes; in text, a minimum
   if (max_value == 0) text.fail("a maximum value of 0");
   if (!is_text) text.end_header();
   if (bytes.size() - text.at() < value_size * image.bytes()) {

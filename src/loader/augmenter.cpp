@@ -87,8 +87,8 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
   constexpr std::int64_t kZerosOutside = 0;
   Augmentation entry{6};
   // The matrix that maps output to input coordinates, both in [-1, 1]: with y downwards, angle a
-  // maps (x, y) to (x cos a - y sin a, x sin a + y cos a). Computed on the host, so that rotations
-  // are bit-identical on all devices.
+  // maps (x, y) to (x cos a - y sin a, x sin a + y cos a). Computed on the host, so that it is
+  // bit-identical on all devices.
   entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
     const double angle = draws.angle(options);
     const double cosine = std::cos(angle);
@@ -296,7 +296,7 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
 }
 
 /// Mixes each sample with the next one, or with the one at the same position in the next shard,
-/// which has `next_count` samples. These follow the batch, or are in another process, which makes
+/// which has `next_count` samples. Partners follow the batch or are in another process, which makes
 /// this a collective. Samples without a partner (at the end, or with one shard) stay unchanged.
 Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::Tensor& drawn,
                      std::int64_t next_count) const {

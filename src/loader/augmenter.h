@@ -37,7 +37,7 @@ enum class Order { kEpoch, kStored };
 struct Selection {
   data::Range range{};  // positions in `order`
   Order order = Order::kEpoch;
-  data::Range next{};  // the batch's next shard, with which global mixup mixes this one
+  data::Range next{};  // the batch's next shard, which has the partners for global mixing
   /// [n + samples_beyond()] i64 on the device, consecutive: positions in the epoch's order, used
   /// instead of `range`. They are read when the batch is computed, and then `advance` is added to
   /// each, so that a captured step uses different samples on every replay.
@@ -49,12 +49,12 @@ struct Selection {
 /// (rank + 1 modulo the world size): `count` rows of the same shape.
 using ReceiveFromNext = std::function<at::Tensor(const at::Tensor& local, std::int64_t count)>;
 
-/// An entry of data.augment for images of one size: functions that process all images of a batch at
-/// once, on their device. Images are [n,C,H,W], contiguous: bytes (u8) until a normalize entry
-/// makes them fp32. Entries that compute with bytes round their results to bytes.
+/// An entry of data.augment for images of one size: functions that process the images of a batch on
+/// their device. Images are [n,C,H,W], contiguous: bytes (u8) until a normalize entry makes them
+/// fp32. Entries that compute with bytes convert their results back to bytes.
 struct Augmentation {
   std::int64_t columns = 0;  // random numbers per sample
-  /// Writes a sample's random numbers; called once per sample and epoch. Null if there are none.
+  /// Writes a sample's random numbers for an epoch. Null if there are none.
   std::function<void(const data::EntryDraws& draws, float* out)> draw{};
   /// Changes images using the numbers drawn for them, [n,columns] f32 on the device.
   std::function<at::Tensor(const at::Tensor& images, const at::Tensor& drawn)> apply{};
@@ -80,7 +80,7 @@ Augmentation make_augmentation(const settings::AugmentationOptions& entry, setti
 
 // Entries that process images one by one on CPUs, on all threads, with the loops of
 // picture_augmentations.cpp or LibTorch's resize. On GPUs, LibTorch operations process the whole
-// batch at once, and results differ by at most one level.
+// batch at once, and the result of each operation differs by at most one level.
 Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
                              settings::ImageSize size, at::Device device);
 Augmentation augmentation_of(const settings::ColorJitterOptions& options, settings::ImageSize size,
@@ -100,15 +100,14 @@ at::Tensor resize_tensors(const at::Tensor& images, const at::Tensor& windows,
 at::Tensor jitter_tensors(const at::Tensor& images, const at::Tensor& drawn);
 at::Tensor trivial_augment_tensors(const at::Tensor& images, const at::Tensor& drawn);
 
-/// Applies data.augment to batches of stored images on their device, all images at once. An epoch's
-/// random numbers are drawn on the host and uploaded at its start, so a batch needs neither
-/// transfers nor waits.
+/// Applies data.augment to batches of stored images on their device. An epoch's random numbers are
+/// drawn on the host and uploaded at its start, so no batch has to transfer or wait for them.
 class Augmenter {
  public:
-  /// `list` must come from settings::list_for_images; `size` is the size of the stored images.
-  /// Mixing with scope global needs `receive_from_next` or `gathers_partners`; with
-  /// `gathers_partners`, each batch comes with its partners. Throws Error(kConfig) if a crop does
-  /// not fit.
+  /// `list` must come from settings::list_for_images; `size` is the size of the stored images. For
+  /// mixing with scope global, `receive_from_next` returns the partners, or each batch comes with
+  /// them if `gathers_partners`; otherwise, samples are not mixed. Throws Error(kConfig) if a crop
+  /// does not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
             at::Device device, ReceiveFromNext receive_from_next = {},
             bool gathers_partners = false);
@@ -134,14 +133,14 @@ class Augmenter {
   /// images as u8, or as fp32 if the list has a normalize entry. Global mixing by
   /// `receive_from_next` is collective; `selection.next` must be as large as the next shard.
   Batch apply(Batch stored, const Selection& selection) const;
-  /// Returns the weight of each sample's own label in an epoch (counted from 0), in `order`, which
-  /// may be another process's. The partner's label, if any, has the rest of the weight. Empty if
-  /// `apply` does not mix samples.
+  /// Returns, for an epoch (counted from 0) and an `order`, which may be another process's, the
+  /// weight that each sample's own label has if the sample has a partner; the partner's label has
+  /// the rest. Empty if `apply` does not mix samples.
   std::vector<float> label_shares(const std::vector<std::int64_t>& order, std::int64_t epoch) const;
   /// Returns whether `apply` mixes samples across the shards of a batch.
   bool mixes_shards() const { return receive_from_next_ != nullptr || gathers_partners_; }
 
-  /// Applies the entries that test images need: resize, normalize, and the centre crop.
+  /// Applies the entries that test images need: resize, normalize, and centre crops.
   at::Tensor apply_to_test(at::Tensor images) const;
   /// Returns whether `apply_to_test` does anything.
   bool changes_test() const;

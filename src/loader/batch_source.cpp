@@ -205,7 +205,7 @@ class ResidentSource : public BatchSource {
     return {bytes, labels_of(samples)};
   }
 
-  // Whether kernels read a copy of all samples in device memory: on a GPU, or if a CPU runs the
+  // Whether there is a copy of all samples in device memory: on a GPU, or if a CPU runs the GPU's
   // kernels, as in tests.
   const bool on_device_ = !device_.is_cpu() || kernels::are_used(device_);
   at::Tensor host_bytes_;        // CPU: bytes of one batch to augment

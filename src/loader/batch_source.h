@@ -39,9 +39,9 @@ class BatchSource {
   /// Adds seeds to batches from the next `set_order` on: hashes of `seed`, epoch and sample.
   void draw_seeds(std::int64_t seed) { seed_ = seed; }
 
-  /// Returns the selected samples. Those in epoch order are augmented and have seeds; those in
-  /// storage order are prepared as test images. If `selection.next` is in another process, global
-  /// mixup makes this a collective.
+  /// Returns the selected samples. Those in epoch order are augmented and, after `draw_seeds`, have
+  /// seeds; those in storage order are prepared as test images. If `selection.next` is in another
+  /// process, global mixing makes this a collective.
   Batch gather(const Selection& selection);
   /// Returns whether `selection.positions` may be used: all samples are in memory, and no process
   /// needs another's samples. A captured step may then call `gather`: after the first `set_order`,

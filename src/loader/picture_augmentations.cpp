@@ -84,7 +84,7 @@ void map_levels(const Table& table, const std::uint8_t* in, std::int64_t count, 
   for (std::int64_t i = 0; i < count; ++i) out[i] = table[in[i]];
 }
 
-/// Returns the mean of the grayscale image.
+/// Returns the mean of the image in grayscale.
 float mean_of(const Planes& image) {
   const std::int64_t pixels = image.pixels();
   const std::uint8_t* level = image.values;
@@ -169,7 +169,7 @@ void sharpen(float factor, const Planes& image, std::uint8_t* out) {
       for (const std::uint8_t* line : {at - width, at, at + width}) {
         sum += line[x - 1] + line[x] + line[x + 1];
       }
-      const int rounded = (2 * sum + 13) / 26;  // the quotient is never k + 1/2
+      const int rounded = (2 * sum + 13) / 26;  // sum / 13 is never k + 1/2
       const auto smooth = static_cast<float>(rounded);
       const auto value = static_cast<float>(at[x]);
       out[row * width + x] = to_byte(multiply_add(smooth - value, smooth_weight, value));
@@ -228,10 +228,10 @@ AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size
   return halves;
 }
 
-/// Writes the changed image to `out`, which may be the input unless the operation is sharpness or
-/// has an `affine_map`. Images with 3 channels are RGB; others are grayscale, and saturation and
-/// hue have no effect on them. Computes in the same float precision as
-/// torchvision.transforms.v2.functional.
+/// Writes the changed image to `out`, which may be the input unless the operation is sharpness.
+/// Operations with an `affine_map` are not applied. Images with 3 channels are RGB; others are
+/// grayscale, and saturation and hue have no effect on them. Computes in the same float precision
+/// as torchvision.transforms.v2.functional.
 void change_picture(PictureOperation operation, float magnitude, const Planes& image,
                     std::uint8_t* out) {
   const std::int64_t values = image.channels * image.pixels();
