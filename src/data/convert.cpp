@@ -15,7 +15,7 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
   const ImageGeometry& geometry = *source.geometry();
   const std::int64_t channels = geometry.channels;
   if (channels != 1 && channels != 3) {
-    fail_data("{}: images with {} channels; only 1 or 3 can be encoded", source.name(), channels);
+    fail_data("{}: images have {} channels; only 1 or 3 can be encoded", source.name(), channels);
   }
   const std::size_t digits = std::to_string(classes - 1).size();  // so names sort numerically
   const auto class_folder = [&](std::int64_t label) {
@@ -37,9 +37,7 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
       return std::pair(name_of(sample), write_caffe2_record(encoded(sample), label_of(sample)));
     });
   }
-  for (std::int64_t label = 0; label < classes; ++label) {
-    fs::create_directories(class_folder(label));
-  }
+  for (std::int64_t i = 0; i < classes; ++i) fs::create_directories(class_folder(i));
   for (std::int64_t sample = 0; sample < source.count(); ++sample) {
     const std::string name = name_of(sample) + (options.jpeg ? ".jpg" : ".png");
     const fs::path path = class_folder(label_of(sample)) / name;

@@ -95,17 +95,16 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits
   const DatasetRecord* known = drawn ? &*drawn : nullptr;
   if (is_drawn && options.has_picture_files() && known == nullptr) {
     notes_.emplace_back(
-        "the run has no dataset.json: its test set is drawn again from the current files");
+        "no dataset.json lists the run's test set: it is drawn again from the current files");
   }
   try {
     open(splits, known);
-  } catch (const Error& error) {  // probably because of the unusable samples
+  } catch (const Error& error) {  // unusable samples, if any, are the likely cause
     if (error.code() == ExitCode::kData) bad_.refuse();
     throw;
   }
 }
 
-/// Opens the files and splits the samples.
 void DatasetReader::open(Splits splits, const DatasetRecord* record) {
   Sources sources = open_sources(options_, splits != Splits::kTrain, record, bad_);
   geometry_ = sources.geometry;
@@ -177,7 +176,8 @@ void DatasetReader::note_drawn(const SampleSplit& split, const char* key) {
                                first_names(names, /*max_names=*/10)));
 }
 
-/// Moves the test samples out of `remaining`, unless the test set has its own files.
+/// Selects the test samples unless the test set has its own files. Removes them from `remaining`,
+/// except for a recorded test set.
 void DatasetReader::draw_test(std::vector<std::int64_t>& remaining, const DatasetRecord* record) {
   if (record != nullptr) {
     test_ = train_.select(recorded_test(train_, *record));
@@ -211,10 +211,11 @@ void DatasetReader::require_memory() const {
   const auto available = static_cast<std::int64_t>(memory.available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;
   fail_data(
-      "{}: decoded to {}, the images need {} MiB, but only {} MiB of memory is free{}; decode "
-      "during training with data.decode \"stream\", or reduce data.size or data.limit_train",
+      "{}: decoded to {}, the images need {} MiB, but only {} MiB of memory is free{}; {}set a "
+      "smaller data.size or data.limit_train",
       train_.name(), geometry_.text(), bytes() >> 20U, available >> 20,
-      memory.limited ? ", within the " + memory_text(memory.total) + " of its cgroup" : "");
+      memory.limited ? ", of the " + memory_text(memory.total) + " that the cgroup allows" : "",
+      options_.is_encoded() ? "decode during training with data.decode \"stream\", or " : "");
 }
 
 std::size_t DatasetReader::bytes() const {
@@ -368,7 +369,8 @@ void DatasetReader::note_empty_classes(Dataset& dataset) const {
       empty.push_back(name_or_number(class_names_, label));
     }
     if (empty.empty()) return;
-    dataset.notes.push_back(fmt::format("{}: no usable {} samples of class {}", set.source, split,
+    dataset.notes.push_back(fmt::format("{}: no usable {} samples of {} {}", set.source, split,
+                                        empty.size() == 1 ? "class" : "classes",
                                         first_names(empty, /*max_names=*/10)));
     if (class_names_.empty()) {
       dataset.notes.back() += fmt::format(" (of {} classes, numbered from 0)", set.classes);
@@ -394,7 +396,7 @@ void DatasetReader::note_repeated_files(Dataset& dataset) const {
       }
     }
   };
-  std::unordered_map<std::string, bool> shared;  // key of a held-out file -> in training set
+  std::unordered_map<std::string, bool> shared;  // key of a held-out file -> a training file has it
   for_each(1, 3, [&](const auto&, std::int64_t, const std::string& key) { shared[key] = false; });
   shared.erase("0");  // samples without a file
   Buffer buffer;

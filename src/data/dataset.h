@@ -13,8 +13,8 @@
 
 namespace mnist_train::data {
 
-/// Labelled images of one geometry: read-only pixels in host memory that are shared and never
-/// copied, or encoded images that are decoded on demand.
+/// Labelled images of one geometry: read-only pixels in host memory, which copies of the set share,
+/// or encoded images that are decoded on demand.
 struct ImageSet {
   std::int64_t count = 0;
   std::int64_t channels = 1;
@@ -26,13 +26,12 @@ struct ImageSet {
   std::shared_ptr<const void> owner;      // keeps both spans alive
   std::string source;                     // file, folder or database, for messages
   std::shared_ptr<const EncodedImages> encoded{};
-  std::vector<std::string> paths{};  // [count] for held-out pictures in memory; else empty
+  std::vector<std::string> paths{};  // [count] of validation and test files in memory; else empty
 
   std::int64_t bytes_per_image() const { return channels * height * width; }
   /// Returns one image as planes [C,H,W], decoding it if necessary. Throws Error(kData).
   std::vector<std::uint8_t> image(std::int64_t sample) const;
-  /// Returns the path of a held-out or encoded picture within its split's folder, or "" if it has
-  /// none.
+  /// Returns a sample's ImageSource::path, or "" for training samples with pixels in memory.
   std::string path(std::int64_t sample) const;
   /// Returns the number of samples per class, [classes].
   std::vector<std::int64_t> class_sizes() const;
@@ -42,7 +41,7 @@ struct ImageSet {
 /// that was not requested is empty.
 struct Dataset {
   ImageSet train;
-  ImageSet validation;  // empty unless data.validation holds out samples
+  ImageSet validation;  // empty unless samples are held out for it
   ImageSet test;
   /// Hash of the pixels and labels of all splits, or of names, sizes and labels if images are
   /// decoded on demand: "xxh3-128:<32 hex digits>". Used when resuming and in the summary.
@@ -61,12 +60,12 @@ inline constexpr std::array<std::pair<const char*, ImageSet Dataset::*>, 3> kSpl
 /// The parts of a run's `dataset.json` that evaluation needs.
 struct DatasetRecord {
   std::vector<std::string> class_names;  // by class number
-  std::vector<std::string> test;         // paths of the drawn test set; empty if none was drawn
-  std::int64_t samples = 0;              // all samples found, including those beyond the limits
+  std::vector<std::string> test;         // paths of a test set drawn from files; else empty
+  std::int64_t samples = 0;              // all samples found, even if unusable or beyond a limit
 };
 
 /// The requested splits of a data set. With kTest, the training set is opened, because it
-/// determines the classes and the geometry, but its images are not loaded.
+/// determines the classes and the geometry, but then emptied.
 enum class Splits { kBoth, kTrain, kTest };
 
 /// A data set that has been found, opened and checked. Its images are then read into memory
@@ -79,17 +78,16 @@ class DatasetReader {
   /// `cancelled` becomes true, reading ends with an Error. Throws Error(kData) if a file is missing
   /// or invalid, naming it or all searched locations, or if a limit exceeds the data, a fraction
   /// draws no samples, or decoded images would not fit into memory. Throws ConfigKeyError if a
-  /// list's `holdout` column contradicts the options.
+  /// list's `holdout` column contradicts the options, or if neither defines a test set.
   explicit DatasetReader(const settings::DataOptions& options, Splits splits = Splits::kBoth,
                          const fs::path& record = {}, const std::atomic<bool>* cancelled = nullptr);
 
   /// Returns the geometry of all images before augmentation.
   const ImageGeometry& geometry() const { return geometry_; }
   std::int64_t classes() const { return classes_; }
-  /// Returns the number of bytes that `read_into` fills.
+  /// Returns the number of bytes that `read_into` needs.
   std::size_t bytes() const;
-  /// Throws Error(kData) if less than `bytes()` of memory is free, since the kernel would then kill
-  /// the process.
+  /// Throws Error(kData) if less than `bytes()` is free: the kernel would then kill the process.
   void require_memory() const;
 
   /// Reads everything into newly allocated memory. Call once. Throws Error(kData).
@@ -98,13 +96,14 @@ class DatasetReader {
   /// once. Throws Error(kData).
   Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner);
 
-  /// Splits all samples into `parts` equal parts, decodes part `part` on `threads` threads,
-  /// discards the images and returns the failures. Samples are numbered consecutively: training,
-  /// validation, test. `progress` is called periodically.
+  /// Splits each set into `parts` nearly equal parts, decodes part `part` of each on `threads`
+  /// threads, discards the images and returns the failures. Samples are numbered consecutively:
+  /// training, validation, test. `progress` is called after each batch.
   std::vector<SampleFailure> check(int part, int parts, int threads,
                                    const std::function<void()>& progress);
   /// Returns a data set that decodes on demand, without the samples in `failed`: the failures of
-  /// all parts, in ascending order. Throws Error(kData) if no samples are left.
+  /// all parts, in ascending order. Throws Error(kData) if a set has none left, or for any failure
+  /// unless bad samples are skipped.
   Dataset stream(const std::vector<SampleFailure>& failed = {});
 
   /// Adds a note listing validation and test files that are identical to a training file. `read`
@@ -146,18 +145,18 @@ class DatasetReader {
 /// Returns an empty set of the given shape.
 ImageSet empty_image_set(const ImageGeometry& geometry, std::int64_t classes);
 
-/// Returns an empty set with the image shape and number of classes of a data set. Decodes an image
-/// only if neither the files nor the options determine the shape. Throws Error(kData).
+/// Returns an empty set with the image shape and number of classes of a data set. Decodes the first
+/// good image if neither files nor options determine the shape. Throws like DatasetReader.
 ImageSet read_image_shape(settings::DataOptions options, const fs::path& record = {});
 
-/// Reads a `dataset.json`. Throws Error(kData) if the file is invalid.
+/// Reads a `dataset.json`. Throws Error(kData) if that fails.
 DatasetRecord read_dataset_record(const fs::path& file);
 
 /// Returns the path of `dataset.json` for a checkpoint or weights file: next to the file, or next
 /// to the `checkpoints` folder that contains it. Empty if there is none.
 fs::path find_dataset_record(const fs::path& weights);
 
-/// Returns the content of `dataset.json`: the samples per class in each split, the paths of
+/// Returns the content of `dataset.json`: the number of samples per class and split, the paths of
 /// held-out samples drawn by fraction, and `left_out`: files per extension, `folders` with reasons,
 /// `duplicates` in a list, samples beyond `limit_train` and `limit_test`, and `unusable` samples.
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options);
@@ -184,7 +183,7 @@ struct SharedDatasetHandle {
 /// worker calls `attach`.
 class SharedDataset {
  public:
-  /// Throws Error(kRunFailed) if the system has no file descriptors left.
+  /// Throws Error(kRunFailed) if the descriptors cannot be created.
   SharedDataset();
   /// Cancels reading and waits for the thread.
   ~SharedDataset() { cancelled_ = true; }

@@ -22,7 +22,7 @@ std::vector<std::string> paths_of(const ImageSet& set) {
   return paths;
 }
 
-/// The counts in `left_out` other than file counts.
+/// The counts in dataset.json's `left_out` besides those of files.
 constexpr std::array<std::pair<const char*, std::int64_t LeftOut::*>, 4> kNumbers{
     {{"duplicates", &LeftOut::duplicates},
      {"limit_train", &LeftOut::limit_train},
@@ -45,8 +45,9 @@ void require_classes(const settings::ClassWeightOptions& options,
     if (!known.contains(name)) unknown.push_back(name);
   }
   if (unknown.empty()) return;
-  throw ConfigKeyError("/class_weights: the data has no class " + quoted_classes(unknown) +
-                       "; the classes are " + quoted_classes(names));
+  throw ConfigKeyError(fmt::format("/class_weights: the data has no {} {}; its classes: {}",
+                                   unknown.size() == 1 ? "class" : "classes",
+                                   quoted_classes(unknown), quoted_classes(names)));
 }
 
 }  // namespace
@@ -88,7 +89,7 @@ std::string write_dataset_record(const Dataset& dataset, const settings::DataOpt
   }
   for (const auto& [split, set] : kSplits) {
     std::vector<std::int64_t> sizes = (dataset.*set).class_sizes();
-    sizes.resize(classes);  // a split that was not requested may have none
+    sizes.resize(classes);  // those of a default ImageSet are empty
     for (std::size_t label = 0; label < classes; ++label) rows[label][split] = sizes[label];
   }
   const std::vector<std::string> none;
@@ -106,9 +107,7 @@ std::string write_dataset_record(const Dataset& dataset, const settings::DataOpt
 
 std::string left_out_text(const LeftOut& left_out) {
   std::vector<std::string> parts;
-  for (const auto& [extension, count] : left_out.files) {
-    parts.push_back(counted(count, extension + " file") + imaging::conversion_hint(extension));
-  }
+  for (const auto& [kind, count] : left_out.files) parts.push_back(left_out_files(kind, count));
   if (!left_out.folders.empty()) {
     std::vector<std::string> folders;
     for (const auto& [name, reason] : left_out.folders) {
@@ -117,9 +116,7 @@ std::string left_out_text(const LeftOut& left_out) {
     parts.push_back(counted(std::ssize(folders), "folder") + ": " +
                     first_names(folders, /*max_names=*/5));
   }
-  if (left_out.duplicates > 0) {
-    parts.push_back(counted(left_out.duplicates, "repeated row") + " in the list");
-  }
+  if (left_out.duplicates > 0) parts.push_back(counted(left_out.duplicates, "repeated list row"));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -142,8 +139,8 @@ std::vector<float> class_weights(const settings::ClassWeightOptions& options,
   }
   if (!empty.empty()) {
     fail_data(
-        "{}: class_weights needs training samples of every class, after limits and held-out "
-        "samples, but there are none of {}",
+        "{}: class_weights needs training samples of every class, but once limits are applied and "
+        "samples held out, none are left of {}",
         dataset.train.source, quoted_classes(empty));
   }
   if (std::ranges::count(weights, 0.0F) == dataset.train.classes) {

@@ -9,7 +9,7 @@ namespace mnist_train::data {
 
 namespace {
 
-/// The finalizer of splitmix64 (Steele, Lea, Flood 2014): every input bit affects every output bit.
+/// One step of splitmix64 (Steele, Lea, Flood 2014): every input bit affects every output bit.
 std::uint64_t mix(std::uint64_t bits) {
   bits += 0x9e3779b97f4a7c15;
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
@@ -38,7 +38,7 @@ EntryDraws EpochDraws::of(std::int64_t sample, std::uint64_t entry) const {
 }
 
 std::int64_t EpochDraws::seed(std::int64_t sample) const {
-  constexpr std::uint64_t kNetwork = ~std::uint64_t{0};  // not the index of any data.augment entry
+  constexpr std::uint64_t kNetwork = ~std::uint64_t{0};  // no draw of an entry has this number
   return static_cast<std::int64_t>(absorb(state_, sample, kNetwork));
 }
 
@@ -91,7 +91,7 @@ PixelBox EntryDraws::box(std::uint64_t number, settings::Interval scale, setting
 PixelBox EntryDraws::resized_crop(const settings::RandomResizedCropOptions& options,
                                   settings::ImageSize image) const {
   const auto [height, width] = image;
-  // torchvision's ratio is width / height.
+  // Like torchvision's, options.ratio is width / height; `box` takes height / width.
   const settings::Interval ratio{1 / options.ratio.max, 1 / options.ratio.min};
   PixelBox window = box(0, options.scale, ratio, image, [height, width](const PixelBox& rect) {
     return rect.height > 0 && rect.height <= height && rect.width > 0 && rect.width <= width;
@@ -143,7 +143,7 @@ PictureChange EntryDraws::trivial_augment() const {
   const auto operation = static_cast<PictureOperation>(choose(uniform(0), kOperations));
   const std::int64_t number = choose(uniform(1), kMagnitudes);
   const bool is_negative = uniform(2) <= 0.5;
-  // Matches torch.linspace in fp32 on CPUs with FMA, where 32 * 15 / 30 is slightly less than 16.
+  // Matches torch.linspace in fp32 on CPUs with FMA: halfway from 0 to 32 is slightly less than 16.
   const auto magnitude = [number](float first, float last) {
     const double step = (last - first) / (kMagnitudes - 1);
     const bool is_early = number < kMagnitudes / 2;
@@ -198,10 +198,10 @@ std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, std::int64_t 
 }
 
 double symmetric_beta(double alpha, double uniform1, double uniform2) {
-  // t = sqrt(2 alpha w) cos(2 pi v) follows Student's t-distribution with 2 alpha degrees of
-  // freedom, and 1/2 + t / (2 sqrt(2 alpha + t^2)) follows Beta(alpha, alpha).
+  // With w and the cosine below, t = sqrt(2 alpha w) * cosine follows Student's t-distribution with
+  // 2 alpha degrees of freedom, and 1/2 + t / (2 sqrt(2 alpha + t^2)) follows Beta(alpha, alpha).
   const double cosine = std::cos(2 * std::numbers::pi * uniform2);
-  const double w = std::expm1(-std::log1p(-uniform1) / alpha);  // u^(-1/alpha) - 1, u in (0, 1]
+  const double w = std::expm1(-std::log1p(-uniform1) / alpha);  // (1 - uniform1)^(-1/alpha) - 1
   const double t2 = cosine * cosine * w;
   const double part = t2 > 0 ? 1 / std::sqrt(1 + 1 / t2) : 0;
   return 0.5 + std::copysign(0.5, cosine) * part;

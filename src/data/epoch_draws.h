@@ -56,7 +56,6 @@ class EntryDraws {
   bool flip(double probability) const { return uniform(0) < probability; }
   /// Draws the angle in radians, counter-clockwise.
   double angle(const settings::RotateOptions& options) const;
-  /// Draws the square to fill.
   PixelBox cutout(const settings::CutoutOptions& options, settings::ImageSize image) const;
   /// Draws the window to resize, like torchvision's RandomResizedCrop.
   PixelBox resized_crop(const settings::RandomResizedCropOptions& options,
@@ -100,7 +99,7 @@ class EpochDraws {
   std::uint64_t state_;
 };
 
-/// Draws the seed of LibTorch's generator for one step and shard, for networks that use it.
+/// Returns the seed of LibTorch's generator for one step and shard, for networks that use it.
 std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, std::int64_t shard);
 
 /// Draws from Beta(alpha, alpha) using two uniform numbers, via Student's t in polar form (R. W.

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/hash.h"
+#include "base/print.h"
 #include "base/system.h"
 
 namespace mnist_train::data {
@@ -21,10 +22,10 @@ namespace {
 constexpr std::size_t kMinCompressed_bytes = std::size_t{256} << 10;
 constexpr std::size_t kMaxInflated_bytes = std::size_t{256} << 20;
 constexpr std::size_t kMaxKept = 8;
-constexpr char kHashSeparator = '-';
 
 // Cached files are named after the hashes of their compressed and decompressed bytes. Names of
 // unfinished files, still being written or left by a crashed process, begin with a dot.
+constexpr char kHashSeparator = '-';
 
 void remove_least_recently_used(const fs::path& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
@@ -85,8 +86,8 @@ std::size_t GzipStream::read(std::span<std::uint8_t> out) {
 
 void GzipStream::expect_end() const {
   if (!ended_) fail("expected the end of the gzip stream");
-  const std::size_t rest = compressed_.size() - consumed_;
-  if (rest > 0) fail(std::to_string(rest) + " more bytes follow the end of the gzip stream");
+  const auto rest = std::ssize(compressed_.subspan(consumed_));
+  if (rest > 0) fail("the gzip stream is followed by " + counted(rest, "unexpected byte"));
 }
 
 void GzipStream::fail(const std::string& problem) const {
@@ -108,7 +109,7 @@ std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
         ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // marks it as used
         return file;
       }
-    } catch (const Error&) {  // another process removed it
+    } catch (const Error&) {  // another process may have removed it
       continue;
     }
     std::error_code failed;

@@ -42,8 +42,8 @@ class GzipStream {
 std::shared_ptr<const MappedFile> find_inflated(Bytes compressed);
 
 /// Stores the decompressed content of a gzip file in the folder `inflated` of the user's cache,
-/// unless it is small or huge. Removes all but the eight most recently used files. Failures are
-/// ignored: the next run decompresses again.
+/// unless the file is small or the content is huge. Removes all but the eight most recently used
+/// files. Failures are ignored: the next run decompresses again.
 void keep_inflated(Bytes compressed, Bytes content);
 
 }  // namespace mnist_train::data

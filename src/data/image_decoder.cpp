@@ -28,7 +28,7 @@ MakeDecoder* load_dali() {
   return make;
 }
 
-/// A thread pool that decodes all samples into one buffer, or batches before they are needed.
+/// A thread pool that decodes either all samples into one buffer, or single batches ahead of time.
 class DecoderPool : public ImageDecoder {
  public:
   explicit DecoderPool(const ImageDecoderSetup& setup) : setup_(setup) {

@@ -125,7 +125,7 @@ void require_geometry(const ImageGeometry& actual, const ImageGeometry& wanted,
 }
 
 void BadSamples::refuse() const {
-  constexpr const char* kAdvice = "to skip such samples: data.on_bad_sample \"skip\"";
+  constexpr const char* kAdvice = "to skip such samples, set data.on_bad_sample to \"skip\"";
   if (skip_ || messages_.empty()) return;
   if (messages_.size() == 1) fail_data("{}; {}", messages_.front(), kAdvice);
   const std::size_t named = std::min(messages_.size(), kMaxNamed);
@@ -251,7 +251,7 @@ PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folde
   survey.gray = true;
   std::vector<std::pair<std::int64_t, std::int64_t>> sizes;
   const std::int64_t step = (pictures.count() + kMaxHeaders - 1) / kMaxHeaders;
-  const std::int64_t decoded_step = step * ((pictures.count() / step - 1) / kMaxDecoded + 1);
+  const std::int64_t decoded_step = step * ((pictures.count() - 1) / step / kMaxDecoded + 1);
   std::int64_t pixels = 0;  // decoded
   std::int64_t light = 0;   // number of light pictures minus dark ones
   for (std::int64_t sample = 0; sample < pictures.count(); sample += step) {

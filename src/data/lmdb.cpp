@@ -14,7 +14,7 @@ namespace mnist_train::data {
 
 namespace {
 
-// The structs of LMDB's file format, version 1 on 64-bit machines.
+// The structs of LMDB's file format, version 1 on 64-bit machines. Its databases are tables here.
 struct PageHeader {
   std::uint64_t number;
   std::uint16_t padding;
@@ -122,15 +122,15 @@ class LmdbSource : public ImageSource {
     const fs::path file = is_folder(path) ? path / "data.mdb" : path;
     name_ = file.string();
     if (file != path && !path_exists(file)) {
-      fail_data("{}: no such file{}", name_, other_files_in(path));
+      fail_data("{}: contains no data.mdb{}", path.string(), other_files_in(path));
     }
     file_ = MappedFile::open(file, ExitCode::kData);
     read_meta();
     samples_.reserve(table_.entries);
     if (table_.entries > 0) add_page(table_.root, table_.levels);
     if (samples_.size() != table_.entries) {
-      fail_data("{}: the LMDB is damaged: contains only {} of its {} entries", name_,
-                samples_.size(), table_.entries);
+      fail_data("{}: the LMDB is damaged: its entry count is {}, but its pages contain {}", name_,
+                table_.entries, samples_.size());
     }
     Hasher hasher;
     for (const auto& [key, value] : samples_) {
@@ -148,7 +148,7 @@ class LmdbSource : public ImageSource {
         bad.add(error.what());
       }
     }
-    if (labels_.empty()) fail_data("{}: contains no samples", name_);
+    if (labels_.empty()) fail_data("{}: contains no usable samples", name_);
     samples_.resize(labels_.size());
     hash_ = hasher.named_digest();
   }
@@ -169,9 +169,7 @@ class LmdbSource : public ImageSource {
     const std::size_t size = file_.bytes().size();
     const MetaPage first = meta_at(0);
     page_size_ = first.free_pages.page_size;
-    if (page_size_ < 512 || page_size_ > 32768 || (page_size_ & (page_size_ - 1)) != 0) {
-      fail(0);
-    }
+    if (page_size_ < 512 || page_size_ > 32768 || (page_size_ & (page_size_ - 1)) != 0) fail(0);
     const MetaPage second = meta_at(page_size_);
     const bool first_is_later = first.transaction >= second.transaction;
     const MetaPage& meta = first_is_later ? first : second;
@@ -297,8 +295,8 @@ Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name) {
       } else if (tensor.data_type == kByte) {
         refuse("contains raw pixels (data_type BYTE); expected an encoded image (STRING)");
       } else {
-        refuse("contains a tensor of data_type " + std::to_string(tensor.data_type) +
-               " that is neither an image (STRING) nor a label (INT32, INT64), or is empty");
+        refuse("contains a tensor (data_type " + std::to_string(tensor.data_type) +
+               ") that is empty or is neither an image (STRING) nor a label (INT32, INT64)");
       }
     }
   } catch (const protozero::exception& error) {
@@ -345,7 +343,7 @@ void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry
   MDB_env* environment = nullptr;
   require(mdb_env_create(&environment), "create");
   const std::unique_ptr<MDB_env, void (*)(MDB_env*)> owner(environment, &mdb_env_close);
-  require(mdb_env_set_mapsize(environment, kMaxBytes), "reserve");
+  require(mdb_env_set_mapsize(environment, kMaxBytes), "set the size of");
   // Syncs only at the end, because an unfinished database is discarded. Uses no lock file: no other
   // process uses the database, and writing to the mapped lock file on a full disk would be fatal.
   require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");

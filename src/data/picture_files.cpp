@@ -39,7 +39,7 @@ bool is_plain_text(std::string_view name) {
 }
 
 /// Picture files below a folder, one per sample. Uses only a few dozen bytes of memory per file,
-/// because every process lists all files.
+/// because each process may list all files.
 class PictureFiles : public ImageSource {
  public:
   std::string path(std::int64_t sample) const override { return std::string(path_view(sample)); }
@@ -49,18 +49,19 @@ class PictureFiles : public ImageSource {
   }
   Bytes read(std::int64_t sample, Buffer& buffer) const override {
     const fs::path path = folder_ / path_view(sample);
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     buffer.resize(sizes_[static_cast<std::size_t>(sample)]);
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     std::size_t done = 0;
     while (file.valid() && done < buffer.size()) {
       const ssize_t count = ::read(file.get(), buffer.data() + done, buffer.size() - done);
       if (count < 0 && errno == EINTR) continue;
+      if (count == 0) errno = 0;  // the file is too short
       if (count <= 0) break;
       done += static_cast<std::size_t>(count);
     }
     if (done == buffer.size()) return buffer;
-    fail_data("{}: cannot be read: {}", sample_name(sample),
-              file.valid() ? "it was truncated after the folder was listed" : std::strerror(errno));
+    const char* reason = errno == 0 ? "it was truncated after being listed" : std::strerror(errno);
+    fail_data("{}: cannot be read: {}", sample_name(sample), reason);
   }
 
  protected:
@@ -69,7 +70,7 @@ class PictureFiles : public ImageSource {
   /// Adds a file as a sample. Returns "", or the end of an error message if the file is unusable.
   std::string add_file(std::string_view path, std::uintmax_t size, std::int32_t label) {
     if (size == 0) return ": byte 0: an empty file instead of an image";
-    if (size > kMaxImageBytes) return ": " + std::to_string(size) + " bytes, more than 1 GiB";
+    if (size > kMaxImageBytes) return fmt::format(": is {} bytes long; the limit is 1 GiB", size);
     paths_.append(path).push_back('\0');
     begins_.push_back(paths_.size());
     sizes_.push_back(static_cast<std::uint32_t>(size));
@@ -86,7 +87,6 @@ class PictureFiles : public ImageSource {
     const auto at = static_cast<std::size_t>(sample);
     return std::string_view(paths_).substr(begins_[at], begins_[at + 1] - 1 - begins_[at]);
   }
-  /// Returns the path as shown in messages.
   std::string display_path(const fs::path& relative) const {
     return on_one_line((relative.empty() ? folder_ : folder_ / relative).string());
   }
@@ -109,7 +109,7 @@ class PictureFiles : public ImageSource {
   }
 
   fs::path folder_;
-  BadSamples& bad_;  // used only while listing files
+  BadSamples& bad_;  // used only during construction
 
  private:
   std::string paths_;  // relative to folder_, each NUL-terminated
@@ -177,8 +177,8 @@ class ImageFolder : public PictureFiles {
     return fmt::format("; left out: {} ({})", on_one_line(folder), reason);
   }
 
-  /// Returns a folder's entries, sorted by name, except left-out folders and hidden files that are
-  /// not pictures. Follows links. Calls stat only for pictures and links.
+  /// Returns a folder's entries, sorted by name, without left-out folders, unusable entries and
+  /// hidden files, except hidden pictures. Follows links. Calls stat only for pictures and links.
   std::vector<FolderEntry> list_folder(const fs::path& relative) {
     const fs::path folder = relative.empty() ? folder_ : folder_ / relative;
     std::vector<FolderEntry> entries;
@@ -233,7 +233,7 @@ class ImageFolder : public PictureFiles {
     if (first == count()) {
       std::string reason = "no pictures";
       for (const auto& [extension, files] : others) {
-        reason += fmt::format(", {} {}{}", files, extension, imaging::conversion_hint(extension));
+        reason += ", " + left_out_files(extension, files);
       }
       left_out_.folders[name] = reason + other_files_in(folder_ / folder);
       return;
@@ -344,7 +344,6 @@ class CsvReader {
   std::uint32_t next_line_ = 1;
 };
 
-/// Column positions in a list.
 struct ListColumns {
   std::size_t count = 0;
   std::size_t path = 0;
@@ -488,7 +487,7 @@ class ImageList : public PictureFiles {
   }
 
   /// Replaces the provisional class numbers (order of first appearance) with the labels themselves
-  /// if they are integers, otherwise with their positions among the sorted labels.
+  /// if these are class numbers, otherwise with their positions among the sorted labels.
   void number_labels() {
     std::vector<std::string> names;
     const std::string* integer = nullptr;
@@ -535,6 +534,12 @@ class ImageList : public PictureFiles {
 };
 
 }  // namespace
+
+std::string left_out_files(const std::string& kind, std::int64_t count) {
+  if (kind == "without extension") return counted(count, "file") + " " + kind;
+  if (kind == "hidden picture") return counted(count, kind);
+  return counted(count, kind + " file") + imaging::conversion_hint(kind);
+}
 
 std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad) {
   return std::make_shared<ImageFolder>(folder, bad);

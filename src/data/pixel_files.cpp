@@ -19,9 +19,8 @@ constexpr std::uint8_t kUnsignedByte = 0x08;  // IDX element type
 constexpr std::size_t kMaxDimensions = 4;
 constexpr std::size_t kMaxHeaderBytes = 4 + 4 * kMaxDimensions;
 
-// Deflate reaches a ratio of 1032 on zeros, but far less than 100 on images. A file that claims a
-// higher ratio than kMaxExpansion is a decompression bomb or has a wrong header. Small files are
-// exempt, because they do no harm.
+// Deflate reaches a ratio of 1032 on zeros, but far less than 100 on images. A ratio above
+// kMaxExpansion suggests a bomb or a wrong header, but is allowed for up to kHarmlessBytes.
 constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
 
@@ -41,14 +40,13 @@ class IdxReader {
   const std::vector<std::int64_t>& shape() const { return shape_; }
 
   void require_dimensions(bool fits, const char* expected) const {
-    if (fits) return;
-    imaging::fail_at(name_, 3, "the header states {} dimensions, expected {}", shape_.size(),
-                     expected);
+    const std::string found = counted(std::ssize(shape_), "dimension");
+    if (!fits) fail(3, "the header states {}, expected {}", found, expected);
   }
 
-  /// Returns the values: memory-mapped, from the user's cache of decompressed files, or
-  /// decompressed into memory that is committed page by page as it is written, so a header that
-  /// states too large a size costs nothing.
+  /// Returns the values: memory-mapped if the file is raw; otherwise from the user's cache of
+  /// decompressed files, or decompressed into memory that is committed page by page as it is
+  /// written, so a header that states too large a size costs nothing.
   IdxFile read() const {
     const Bytes bytes = file_->bytes();
     const std::size_t end = header_.size() + size_;
@@ -63,10 +61,7 @@ class IdxReader {
     const std::size_t count = gzip.read(content);
     if (count < end) fail_short(count);
     std::array<std::uint8_t, 1> extra{};
-    if (gzip.read(extra) != 0) {
-      fail(end, "the {} values that the header states end here, but more bytes follow",
-           shape_text());
-    }
+    if (gzip.read(extra) != 0) fail_long();
     gzip.expect_end();
     keep_inflated(bytes, content);
     return {shape_, content.subspan(header_.size()), memory};
@@ -116,7 +111,8 @@ class IdxReader {
       if (extent == 0) fail(offset, "dimension {} is 0, expected at least 1", dimension);
       if (__builtin_mul_overflow(size_, static_cast<std::size_t>(extent), &size_) ||
           size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMaxHeaderBytes) {
-        fail(offset, "dimension {} is {}, too many values for any file", dimension, extent);
+        fail(offset, "dimension {} is {}, which makes more values than any file can hold",
+             dimension, extent);
       }
       shape_.push_back(extent);
     }
@@ -129,22 +125,29 @@ class IdxReader {
     const std::size_t end = header_.size() + size_;
     if (is_gzip_ && size_ > kHarmlessBytes && size_ / kMaxExpansion > file_size) {
       fail(4,
-           "the header states {} values, more than {} times the {} compressed bytes; if that is "
-           "intended, decompress the file",
+           "the header states {}, more than {} times the {} compressed bytes; if that is intended, "
+           "decompress the file",
            shape_text(), kMaxExpansion, file_size);
     }
     if (is_gzip_ || file_size == end) return;
     if (file_size < end) fail_short(file_size);
-    fail(end, "the {} values that the header states end here, but {} more bytes follow",
-         shape_text(), file_size - end);
+    fail_long();
   }
 
   [[noreturn]] void fail_short(std::size_t end) const {
-    fail(end, "the data ends here, but the header states {} values, which end at byte {}",
+    fail(end, "the data ends here, but the header states {}, so it should end at byte {}",
          shape_text(), header_.size() + size_);
   }
 
-  std::string shape_text() const { return fmt::format("{}", fmt::join(shape_, " x ")); }
+  [[noreturn]] void fail_long() const {
+    fail(header_.size() + size_,
+         "the data should end here, after the {} that the header states, but more bytes follow",
+         shape_text());
+  }
+
+  std::string shape_text() const {
+    return fmt::format("{} value{}", fmt::join(shape_, " x "), size_ == 1 ? "" : "s");
+  }
 
   template <class... Values>
   [[noreturn]] void fail(std::size_t offset, fmt::format_string<Values...> problem,

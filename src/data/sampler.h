@@ -16,9 +16,8 @@ struct Range {
 std::vector<std::int64_t> positions(const Range& range);
 
 /// Returns the order in which an epoch (counted from 0) visits its samples: a permutation of
-/// [0, count) that depends only on seed and epoch, so it is the same in every process. It matches
-/// PyTorch's DistributedSampler (torch.randperm seeded with seed + epoch) for up to 2^32 / 20
-/// samples.
+/// [0, count) that depends only on seed and epoch. It matches PyTorch's DistributedSampler
+/// (torch.randperm seeded with seed + epoch) for fewer than 2^32 / 20 samples.
 std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t seed,
                                             std::int64_t epoch);
 

@@ -13,7 +13,7 @@
 
 namespace mnist_train::data {
 
-// Members that are serialised unchanged; `describe` adds the offsets of the samples.
+// Members that are serialised unchanged; `describe` adds the splits and their samples' offsets.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ImageSet, count, channels, height, width, classes, source, paths)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LeftOut, files, folders, duplicates, limit_train, limit_test,
                                    unusable, added)
@@ -22,7 +22,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Dataset, hash, class_names, skipped, train_pa
 
 namespace {
 
-// Memory layout: the samples, their description as CBOR, and the description's offset, a uint64.
 constexpr const char* kMemory = "the shared samples";
 
 std::string describe(const Dataset& dataset, const std::uint8_t* memory) {
@@ -39,7 +38,8 @@ std::string describe(const Dataset& dataset, const std::uint8_t* memory) {
   return text;
 }
 
-/// Reads the data set into the shared memory.
+/// Reads the data set into the shared memory: the samples, their description as CBOR, and the
+/// description's offset, a uint64.
 void fill(int fd, DatasetReader& reader) {
   reader.require_memory();
   const std::uint64_t end = reader.bytes();
@@ -67,7 +67,7 @@ void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout,
     if (count < 0 && errno != EINTR) throw_errno("wait for the launcher's samples");
     // The byte stays in the pipe, so every worker sees it, even after the launcher has exited.
     if (count > 0 && (ready.revents & POLLIN) != 0) return;
-    if (count > 0) throw PeerError("the launcher ended before the samples were read");
+    if (count > 0) throw PeerError("the launcher ended or failed before the samples were read");
     if (while_waiting) while_waiting();
     if (left.count() <= 0) {
       throw PeerError("the launcher did not read the samples within " +
@@ -95,7 +95,7 @@ ImageSet restore(const nlohmann::json& description,
 SharedDataset::SharedDataset() : memory_fd_(::memfd_create("mnist-train-samples", MFD_CLOEXEC)) {
   std::array<int, 2> ends{};
   if (!memory_fd_.valid() || ::pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw_errno("allocate memory for the samples");
+    throw_errno("create the memory and the pipe for the samples");
   ready_read_fd_ = UniqueFd(ends[0]);
   ready_write_fd_ = UniqueFd(ends[1]);
 }

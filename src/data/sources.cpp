@@ -22,7 +22,6 @@ using settings::DataOptions;
 
 namespace {
 
-/// Returns a split's key in `data`.
 const char* key_of(SplitName split) { return split == SplitName::kTrain ? "train" : "test"; }
 
 /// File names that identify a split in a folder.
@@ -81,7 +80,6 @@ std::map<std::string, fs::path> files_by_stem(const fs::path& folder, std::strin
   return files;
 }
 
-/// Returns the stem of the labels file for an images file.
 std::string labels_stem(const fs::path& images) {
   std::string stem = stem_of(images);
   if (!replace_last(stem, "images", "labels")) {
@@ -295,7 +293,7 @@ void number_classes(Sources& sources, const DatasetRecord* record, BadSamples& b
   if (names.empty()) return;
   sources.class_names.assign(names.begin(), names.end());
   for (const auto& source : sources.train_sources) {
-    BadSamples missing(/*skip=*/true);  // a single process may lack classes
+    BadSamples missing(/*skip=*/true);  // the set of one process may lack classes
     source->use_classes(sources.class_names, missing);
   }
   if (sources.test_source) sources.test_source->use_classes(sources.class_names, bad);
@@ -339,7 +337,7 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
   if (!source.geometry()) return;
   const std::int64_t channels = source.geometry()->channels;
   if ((options.size || options.channels) && channels != 1 && channels != 3) {
-    fail_data("{}: images with {}; data.size and data.channels need 1 or 3", source.name(),
+    fail_data("{}: images have {}; data.size and data.channels need 1 or 3", source.name(),
               counted(channels, "channel"));
   }
   const ImageGeometry geometry = converted(*source.geometry(), options);
@@ -359,7 +357,7 @@ void require_few_classes(const ImageSource& source) {
   if (classes <= settings::kMaxClasses) return;
   const auto limit = fmt::format("; at most {} classes are supported", settings::kMaxClasses);
   if (source.class_names().empty()) fail_label(source, classes - 1, limit);
-  fail_data("{}: has {} class folders{}", source.name(), classes, limit);
+  fail_data("{}: has {} classes{}", source.name(), classes, limit);
 }
 
 const ImageSource& source_with_most_classes(const Sources& sources) {
@@ -385,16 +383,16 @@ void require_few_gaps(const Sources& sources) {
 
 /// Rejects test samples whose class is not in the training set.
 void require_trained_classes(const Sources& sources) {
-  const std::int64_t classes = source_with_most_classes(sources).classes();
+  const ImageSource& train = source_with_most_classes(sources);
   for (const std::int32_t label : sources.test_source->labels()) {
-    if (label < classes) continue;
+    if (label < train.classes()) continue;
     fail_label(*sources.test_source, label,
-               fmt::format(", a class that the training set does not have ({} has 0 to {})",
-                           sources.train_sources.front()->name(), classes - 1));
+               fmt::format(", a class that the training set does not have ({} has labels up to {})",
+                           train.name(), train.classes() - 1));
   }
 }
 
-/// Returns whether the test set has its own files.
+/// Returns whether the test set is independent of the training set.
 bool has_test_files(const DataOptions& options) {
   return !options.format || options.format == DataFormat::kSynthetic || options.test.has_value();
 }
@@ -418,8 +416,8 @@ void check_parts(const DataOptions& options, const Sources& sources, bool includ
   }
   if (!includes_test || has_option || has_test_files(options) || names(Part::kTest)) return;
   throw ConfigKeyError(
-      "/data: requires test: a list, a fraction of train to hold out, such as 0.2, or a holdout "
-      "column in " +
+      "/data: requires test: a list, a fraction of train to hold out, such as 0.2, or rows with "
+      "holdout \"test\" in " +
       source.name());
 }
 
@@ -429,7 +427,7 @@ void require_exists(const DataLocation& location, SplitName split, DataFormat fo
   const fs::path& path = location.images;
   if (path_exists(path)) return;
   const std::string key = key_of(split);
-  // `convert` creates folders named after the two keys.
+  // `convert` creates the folders train and test.
   const std::string made = path.filename() == key ? path.parent_path().string() : "DIR";
   const auto convert = [&](const std::string& to) {
     return fmt::format("`{} convert --from idx:IDX_FOLDER --to {}`", shell_word(program_as_typed()),
@@ -519,7 +517,7 @@ std::vector<fs::path> find_cifar_files(const DataLocation& location, SplitName s
     if (path_exists(files.back())) continue;
     const bool is_python_version = path_exists(fs::path(files.back()).replace_extension()) ||
                                    path_exists(folder / "cifar-10-batches-py");
-    fail_data("{}: missing file of data.{}{}", files.back().string(), key_of(split),
+    fail_data("{}: {} is missing (data.{}){}", folder.string(), name, key_of(split),
               is_python_version ? "; the folder contains CIFAR-10's Python version; use the binary "
                                   "version (cifar-10-binary.tar.gz)"
                                 : other_files_in(folder));

@@ -97,37 +97,39 @@ struct LeftOut {
   std::int64_t added = 0;     // when evaluating a run: files added since it began
 };
 
+/// Returns, for example, "2 .txt files", with advice for pictures. `kind`: a key of LeftOut::files.
+std::string left_out_files(const std::string& kind, std::int64_t count);
+
 /// The set to which a list's `holdout` column assigns a sample.
 enum class Part : std::uint8_t { kTrain, kValidation, kTest };
 
-/// Labelled images in files of one format. The files are already open, so labels and classes are
-/// known; images are read on demand, from any number of threads. A source holds either pixels of
-/// one geometry or encoded images, each with its own geometry.
+/// Labelled images of one format. Labels and classes are known from the start; images are read on
+/// demand, from any number of threads. A source holds either pixels of one geometry or encoded
+/// images, each with its own geometry.
 class ImageSource {
  public:
   virtual ~ImageSource() = default;
 
   std::int64_t count() const { return static_cast<std::int64_t>(labels_.size()); }
-  /// Returns the class of each sample, [count], from 0 to classes() - 1.
+  /// Returns the class of each sample, [count]: 0 to classes() - 1, or -1 (see use_known_classes).
   const std::vector<std::int32_t>& labels() const { return labels_; }
   std::int64_t classes() const { return classes_; }
   /// Returns the class names by number; empty if the files have none.
   const std::vector<std::string>& class_names() const { return class_names_; }
-  /// Returns the path of the file, folder or database, for messages.
+  /// Returns a name for messages: the path of the folder, or of the (first) file, if there is one.
   const std::string& name() const { return name_; }
   /// Returns a hash of the names, sizes and labels of encoded images, as "xxh3-128:…"; empty for
   /// pixels, which are hashed when read.
   const std::string& hash() const { return hash_; }
   /// Returns the geometry of samples stored as pixels; nullopt if they are encoded.
   const std::optional<ImageGeometry>& geometry() const { return geometry_; }
-
   /// Returns the part to which the files assign each sample; empty if they assign none.
   const std::vector<Part>& parts() const { return parts_; }
   const LeftOut& left_out() const { return left_out_; }
-  /// Returns notes about the files for the user.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  /// Returns the path of a sample's file, relative to the folder or list, or "" if it has none.
+  /// Returns the path of a sample's file, relative to the folder or list unless the list contains
+  /// an absolute one, or "" if it has none.
   virtual std::string path(std::int64_t /*sample*/) const { return ""; }
   /// Returns the size of a sample's file in bytes, or 0 if it has none.
   virtual std::int64_t bytes(std::int64_t /*sample*/) const { return 0; }
@@ -149,7 +151,7 @@ class ImageSource {
   /// Renumbers the classes to match `names`, which is sorted. Throws Error(kData) for classes that
   /// are not in `names`, and reports names without samples to `bad`.
   void use_classes(const std::vector<std::string>& names, BadSamples& bad);
-  /// Same, but samples of other classes get the label -1.
+  /// Like `use_classes`, but gives samples of other classes the label -1 and reports nothing.
   void use_known_classes(const std::vector<std::string>& names);
 
  protected:
@@ -179,7 +181,6 @@ class SampleView {
   SampleView select(const std::vector<std::int64_t>& positions) const;
 
   std::int64_t count() const { return static_cast<std::int64_t>(samples_.size()); }
-  /// Returns the number of samples from each source.
   std::vector<std::int64_t> source_sizes() const;
   const std::vector<std::shared_ptr<ImageSource>>& sources() const { return sources_; }
   /// Returns the name of the first source, for messages.
@@ -231,11 +232,11 @@ class SampleView {
   std::string hash_;
 };
 
-/// Positions of samples in a view, split by a draw, in ascending order.
+/// Positions of samples in a view, split into two groups, each in ascending order.
 struct SampleSplit {
   std::vector<std::int64_t> taken;
   std::vector<std::int64_t> remaining;
-  std::vector<std::int32_t> single_classes{};  // classes with one sample, which is not drawn
+  std::vector<std::int32_t> single_classes{};  // with one sample, which is not drawn
 };
 
 /// Draws a fraction of each class from the samples at positions `pool`. The samples of a class are
@@ -281,14 +282,15 @@ enum class SplitName { kTrain, kTest };
 void require_exists(const settings::DataLocation& location, SplitName split,
                     settings::DataFormat format);
 
-/// Throws Error(kData), with advice, if no data.format reads this kind of file.
+/// Throws Error(kData), with advice, if the file is of a kind that users pass by mistake.
 void refuse_unsupported(const fs::path& path);
 
-/// Finds the folder of a data set without opening its files. It has the data set's name, or
-/// torchvision's name for it, and is one of these folders or directly inside one: `root`, those in
-/// the path list MNIST_TRAIN_DATA, `third_party` of the executable's repository or bundle, the
-/// installation's data folder, and the user's cache (`mnist-train` in $XDG_CACHE_HOME or ~/.cache).
-/// Throws Error(kData) if `root` is not a folder or, listing all of them, if none has the files.
+/// Finds the folder with a data set's files without opening them: a folder with the data set's name
+/// (or torchvision's or the archive's name for it), or one up to two levels below. The named folder
+/// is one of these folders or directly inside one: `root`, those in the path list MNIST_TRAIN_DATA,
+/// `third_party` of the executable's repository or bundle, the installation's data folder, and the
+/// user's cache (`mnist-train` in $XDG_CACHE_HOME or ~/.cache). Throws Error(kData) if `root` is no
+/// folder or, listing all of them, if none has the files.
 fs::path find_named_dataset(const settings::NamedDataset& dataset,
                             const std::optional<fs::path>& root);
 
@@ -296,7 +298,8 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
 /// - both files;
 /// - the images file: the labels file then has the same name, with "labels" and "idx1" in place of
 ///   "images" and "idx3" or "idx4";
-/// - a folder: its images file begins with "train" (test set: "t10k" or "test") or is the only one;
+/// - a folder: its images file's name begins with "train" (test set: "t10k" or "test"), possibly
+///   after a hyphen, or it is the only one;
 /// - a parent of the only folder with images.
 /// Files may be raw or gzip-compressed, and each may be in a folder of the same name. Throws
 /// Error(kData) if there is no such pair or more than one.
@@ -306,7 +309,7 @@ settings::DataLocation find_idx_files(settings::DataLocation location, SplitName
 /// test_batch.bin in a folder, or one file by name. Throws Error(kData) if one is missing.
 std::vector<fs::path> find_cifar_files(const settings::DataLocation& location, SplitName split);
 
-// One function per data.format.
+// The readers of each data.format.
 
 /// The payload of one IDX file (http://yann.lecun.com/exdb/mnist), raw or gzip-compressed.
 struct IdxFile {
@@ -333,35 +336,35 @@ std::shared_ptr<ImageSource> open_idx(const settings::DataLocation& files,
 std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files);
 
 /// Lists the pictures (imaging::kPictureExtensions) in a folder of class folders, like
-/// torchvision's ImageFolder: the sorted names of the class folders are the classes, and class
-/// folders may be nested. Files of other kinds, folders without pictures, hidden files and folders,
-/// and other programs' folders are left out. A folder that contains pictures directly is a single
-/// class with that folder's name. Opens no files. Adds unusable files and circular links to `bad`.
-/// Throws Error(kData) with the path for a folder name with control characters or invalid UTF-8,
-/// pictures next to class folders, and a folder without pictures.
+/// torchvision's ImageFolder: the sorted names of the class folders are the classes, which include
+/// the pictures in subfolders. Files of other kinds, folders without pictures, hidden files and
+/// folders, and other programs' folders are left out. If the folder contains pictures directly, it
+/// is a single class with its own name. Opens no files. Adds unusable files and circular links to
+/// `bad`. Throws Error(kData) with the path for a folder name with control characters or invalid
+/// UTF-8, pictures next to class folders, and a folder that has no pictures or cannot be listed.
 std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad);
 
 /// Reads a list of pictures: a CSV file (RFC 4180, UTF-8, with a header) with the columns `path` or
 /// `file_name` (relative to the list, or absolute), `label` and optionally `holdout` (train,
 /// validation, test). If all labels are integers, they are class numbers; otherwise, the sorted
 /// labels are the classes. Repeated rows are left out and counted; paths are compared in absolute,
-/// lexically normal form. Opens no pictures. Adds missing and empty files to `bad`. Throws
-/// Error(kData) with the line for a malformed row, a path with two labels or an unknown `holdout`.
-/// `is_test`: the list is the test set. `named`: whether labels are names, not numbers; nullopt:
-/// detect.
+/// lexically normal form. Opens no pictures. Adds missing, empty and huge files to `bad`.
+/// Throws Error(kData) with the line for a malformed row, a path whose rows differ in label or
+/// `holdout`, or an unknown `holdout`. `is_test`: the list is the test set. `named`: whether labels
+/// are names, not numbers; nullopt: detect.
 std::shared_ptr<ImageSource> open_image_list(const fs::path& file, BadSamples& bad,
                                              bool is_test = false, std::optional<bool> named = {});
 
-/// Opens a Caffe2 LMDB, given as its folder or file. Samples are in key order. Every record is
-/// parsed, but its image is not decoded. The number of classes is the largest label + 1. The
-/// database must not be modified while it is open. Nothing is written, not even the lock file, so
-/// the file system may be read-only. Adds invalid records to `bad`. Throws Error(kData) with the
-/// file, and the page if known, for a database that is missing, damaged or empty.
+/// Opens a Caffe2 LMDB, given as its folder or file. Samples are in key order. Parses every record,
+/// but decodes no images. The number of classes is the largest label + 1. The database must not be
+/// modified while it is open. Nothing is written, not even the lock file, so the file system may be
+/// read-only. Adds invalid records to `bad`. Throws Error(kData) with the file, and the page if
+/// known, for a database that is missing, damaged or without usable records.
 std::shared_ptr<ImageSource> open_lmdb(const fs::path& path, BadSamples& bad);
 
 /// One sample of a Caffe2 LMDB: an encoded image and its class number.
 struct Caffe2Record {
-  Bytes image;  // a JPEG or PNG file; points into the record
+  Bytes image;  // a picture file; points into the record
   std::int64_t label = 0;
 };
 
@@ -382,14 +385,14 @@ struct PictureSurvey {
   std::int64_t height = 0;  // upright, of the picture with the median shorter side
   std::int64_t width = 0;
   bool same_size = false;               // all have this height and width
-  bool gray = false;                    // all of them, even if stored as RGB
-  bool light_corners = false;           // on average; transparent ones count as white
+  bool gray = false;                    // all decoded ones, even if stored as RGB
+  bool light_corners = false;           // of at least half of these; white if transparent
   double elongated = 0;                 // fraction with an aspect ratio above 2
   double transparent = 0;               // fraction with an alpha channel
   std::vector<std::string> unusable{};  // messages
 };
 
-/// Reads the headers of up to 4,000 pictures in `folder` and decodes up to 64, evenly spaced.
+/// Reads the headers of up to 4,000 evenly spaced pictures of `folder`, and decodes up to 64.
 PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folder);
 
 }  // namespace mnist_train::data

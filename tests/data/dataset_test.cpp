@@ -156,7 +156,7 @@ TEST_CASE("the training set determines the classes of both splits") {
   // The test set has a class that the training set lacks.
   CHECK_ERROR(open_dataset(at(folder.path() / "ten", folder.path() / "letters")), ExitCode::kData,
               "letters/t10k-labels-idx1-ubyte: sample 1: label 10, a class that",
-              "train-images-idx3-ubyte has 0 to 9");
+              "train-images-idx3-ubyte has labels up to 9");
 }
 
 TEST_CASE("a label far above all others is refused, but a few missing classes are accepted") {
@@ -298,12 +298,12 @@ TEST_CASE("an unknown class is a config error that lists the known ones") {
   };
   CHECK_THAT(failure_of({.weights = {{"cats", 2}, {"1", 2}, {"cat", 2}}}, kNames),
              IsError(ExitCode::kConfig,
-                     "/class_weights: the data has no class \"1\", \"cats\"; the classes are "
+                     "/class_weights: the data has no classes \"1\", \"cats\"; its classes: "
                      "\"cat\", \"dog/wolf\", \"2\""));
   for (const char* name : {"3", "-1", "01", "1.0", " 1", ""}) {
     CAPTURE(name);
     CHECK_THAT(failure_of({.weights = {{name, 2}}}, {}),
-               IsError(ExitCode::kConfig, "the classes are \"0\", \"1\", \"2\""));
+               IsError(ExitCode::kConfig, "its classes: \"0\", \"1\", \"2\""));
   }
   CHECK_THAT(failure_of({.weights = {{"0", 0}, {"1", 0}, {"2", 0}}}, {}),
              IsError(ExitCode::kConfig, "/class_weights"));
@@ -313,7 +313,7 @@ TEST_CASE("with class weights, every class needs training samples") {
   for (const ClassWeightOptions& options :
        {ClassWeightOptions{.balanced = true}, ClassWeightOptions{.weights = {{"cat", 2}}}}) {
     CHECK_ERROR(class_weights(options, dataset_of({0, 0, 2}, {"cat", "dog", "emu"})),
-                ExitCode::kData, "pictures: ", "there are none of \"dog\"");
+                ExitCode::kData, "pictures: ", "none are left of \"dog\"");
   }
   CHECK_ERROR(class_weights({.balanced = true}, dataset_of({0, 199}, {}, 200)), ExitCode::kData,
               "\"50\" and 148 more");

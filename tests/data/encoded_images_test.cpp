@@ -104,7 +104,7 @@ TEST_CASE("all bad samples are reported in order, or the first ten if there are 
     folder.write(name, cut);
   }
   CHECK_ERROR(open_dataset(options), ExitCode::kData,
-              "4 samples are unusable; to skip such samples: data.on_bad_sample \"skip\"\n",
+              "4 samples are unusable; to skip such samples, set data.on_bad_sample to \"skip\"\n",
               name_of("test/dog/101.png"), name_of("train/cat/100.png"),
               name_of("train/dog/105.png"), name_of("test/cat/102.png"));
   for (int i = 110; i < 130; ++i) folder.write("train/cat/" + std::to_string(i) + ".png", cut);

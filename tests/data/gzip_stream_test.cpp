@@ -69,16 +69,16 @@ TEST_CASE("damaged gzip streams and members are refused") {
       {flipped(first, end - 8, 1), end - 4, 2000, "incorrect data check"},
       {flipped(first, end - 1, 1), end, 2000, "incorrect length check"},
       {flipped(first, 2, 15), 4, 0, "unknown compression method"},
-      {first + "x", end, 2000, "1 more bytes follow"},
-      {first + std::string(512, '\0'), end, 2000, "512 more bytes follow"},
+      {first + "x", end, 2000, "followed by 1 unexpected byte"},
+      {first + std::string(512, '\0'), end, 2000, "followed by 512 unexpected bytes"},
       {first.substr(0, end - 1), end - 1, 2000, "truncated"},
       {first.substr(0, 2), 2, 0, "truncated"},
       {both.substr(0, both.size() - 1), both.size() - 1, 3000, "truncated"},
       {both.substr(0, end + 2), end + 2, 2000, "truncated"},
       {flipped(both, both.size() - 8, 1), both.size() - 4, 3000, "incorrect data check"},
-      {both.substr(0, end + 1), end, 2000, "1 more bytes follow"},
-      {both + "garbage", both.size(), 3000, "7 more bytes follow"},
-      {both + std::string(512, '\0') + second, both.size(), 3000, "more bytes follow"},
+      {both.substr(0, end + 1), end, 2000, "followed by 1 unexpected byte"},
+      {both + "garbage", both.size(), 3000, "followed by 7 unexpected bytes"},
+      {both + std::string(512, '\0') + second, both.size(), 3000, "unexpected bytes"},
   };
   for (const auto& [content, compressed, inflated, reason] : table) {
     const Failure failure = error_of([&] { inflate(content, 4096); });

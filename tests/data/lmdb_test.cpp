@@ -87,7 +87,8 @@ TEST_CASE("missing, empty, truncated and newer databases, and other files, are r
   const TempFolder folder;
   CHECK_ERROR(open_database(folder.path() / "missing"), ExitCode::kData, "missing");
   write(folder.path() / "empty", {});
-  CHECK_ERROR(open_database(folder.path() / "empty"), ExitCode::kData, "contains no samples");
+  CHECK_ERROR(open_database(folder.path() / "empty"), ExitCode::kData,
+              "contains no usable samples");
   folder.write("text/data.mdb", std::string(100'000, 't'));
   CHECK_ERROR(open_database(folder.path() / "text"), ExitCode::kData, "not an LMDB file");
   folder.write("nothing/data.mdb", "");

@@ -277,10 +277,10 @@ TEST_CASE("CIFAR-10's batches are found in order, and none may be missing") {
     return find_cifar_files({place, {}}, split);
   };
   CHECK_ERROR(search(root, SplitName::kTest), ExitCode::kData,
-              "test_batch.bin: missing file of data.test");
+              "test_batch.bin is missing (data.test)");
   fs::remove(root / "data_batch_3.bin");
   CHECK_ERROR(search(root, SplitName::kTrain), ExitCode::kData,
-              "data_batch_3.bin: missing file of data.train");
+              "data_batch_3.bin is missing (data.train)");
   CHECK_ERROR(search(root / "nothing", SplitName::kTrain), ExitCode::kData,
               "nothing: no such file or folder (data.train)");
   const fs::path one = root / "data_batch_2.bin";
@@ -404,8 +404,8 @@ TEST_CASE("files and folders that are neither pictures nor classes are skipped w
                                            {"empty", "no pictures"},
                                            {"lost+found", "created by another program"},
                                            {"tables",
-                                            "no pictures, 2 .tif (convert them in their folder: "
-                                            "mogrify -format png *.tif)"}});
+                                            "no pictures, 2 .tif files (convert them in their "
+                                            "folder: mogrify -format png *.tif)"}});
 }
 
 TEST_CASE("a folder whose pictures are all hidden is refused with that reason") {

@@ -137,7 +137,7 @@ def test_too_many_classes_are_refused(tmp_path):
     data = own_data("image-folder", tmp_path / "train", tmp_path / "train")
     result = run("--config", write_config(tmp_path, {"data": data, "model": NETWORK}), "--output", tmp_path / "run")
     assert result.returncode == 3
-    assert "has 65537 class folders; at most 65536 classes are supported" in result.stderr
+    assert "has 65537 classes; at most 65536 classes are supported" in result.stderr
 
 
 @pytest.fixture(scope="module")

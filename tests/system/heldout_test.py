@@ -110,7 +110,7 @@ def test_one_folder_gives_the_same_weights_with_any_number_of_processes_and_eval
     assert len({run_.digest() for run_ in runs}) == 1
     folder = runs[1].path
     left_out = {".tif": 1, ".txt": 1, "folders": {
-        "@eaDir": "created by another program", "__MACOSX": "created by another program", "notes": "no pictures, 1 .txt"}}
+        "@eaDir": "created by another program", "__MACOSX": "created by another program", "notes": "no pictures, 1 .txt file"}}
     record = runs[1].read_json("dataset.json")
     assert record["left_out"] == left_out
     said = ("left out: 1 .tif file (convert them in their folder: mogrify -format png *.tif); 1 .txt file; "
@@ -188,7 +188,7 @@ def test_a_list_trains_like_the_folder(tmp_path, photos):
     assert folder.digest() == listed.digest()
     records = [run_.read_json("dataset.json") for run_ in (folder, listed)]
     assert records[0]["test"] == records[1]["test"] and records[1]["left_out"] == {"duplicates": 1}
-    assert "1 repeated row in the list" in listed.stderr
+    assert "1 repeated list row" in listed.stderr
     assert run("evaluate", "--checkpoint", listed.path, expect=0).stdout == run("evaluate", "--checkpoint", folder.path, expect=0).stdout
 
 

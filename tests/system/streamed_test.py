@@ -115,7 +115,7 @@ def test_an_unusable_image_ends_the_run_or_is_skipped_from_the_start(tmp_path, s
         flags = ("--config", config, "--nproc-per-node", 2, "--set", f"data.decode={decode}")
         refused = run(*flags, "--output", tmp_path / f"refused-{decode}", expect=3)
         assert any(f"{path}: corrupt PNG image" in refused.stderr for path in bad)
-        assert ("to skip such samples: data.on_bad_sample" in refused.stderr) == (decode == "once")
+        assert ("to skip such samples, set data.on_bad_sample" in refused.stderr) == (decode == "once")
         assert decode == "stream" or not (tmp_path / "refused-once" / "checkpoints").exists()
         output = tmp_path / decode
         result = run(*flags, "--output", output, "--set", "data.on_bad_sample=skip", expect=0)
