@@ -102,7 +102,7 @@ def test_invalid_images_are_reported_and_the_others_are_printed(tmp_path, checkp
     cut.write_bytes(good.read_bytes()[:80])
     result = run("predict", "--checkpoint", checkpoint, bad, good, tmp_path / "none.png", cut, tmp_path, expect=3)
     assert [json.loads(line)["file"] for line in result.stdout.splitlines()] == [str(good)]
-    assert "4 of 5 files" in result.stderr
+    assert "4 of 5 image files" in result.stderr
     for path in (bad, cut, tmp_path / "none.png", tmp_path):
         assert f"{path}: " in result.stderr
 
