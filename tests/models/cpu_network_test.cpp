@@ -361,6 +361,30 @@ TEST_CASE("networks with every fused layer match LibTorch, with and without grad
   }
 }
 
+TEST_CASE("batch norms that share an input match LibTorch, with and without its gradient") {
+  torch::manual_seed(10);
+  settings::ResidualLayer twin;
+  twin.layers = {batch_norm()};
+  twin.shortcut = {batch_norm()};
+  settings::ResidualLayer nested;
+  nested.layers = {{"", twin}};
+  nested.shortcut = {convolution(3, 3, 1)};
+  settings::ResidualLayer alone;  // adds its input
+  alone.layers = {batch_norm()};
+  const LayerList layers{{"", nested}, {"", twin},     {"", alone}, convolution(6, 3),
+                         {"", alone},  average_pool(), flatten(),   linear(5)};
+  const auto model = build_model(layers, at::kFloat);
+  randomize_batch_norms(*model);
+  const at::Tensor x = at::randn({37, 3, 12, 11});
+  const at::Tensor upstream = at::randn({37, 5});
+  for (const bool needs_dx : {false, true}) {
+    const auto exact = exact_copy(layers, *model);
+    if (needs_dx) take_step(*exact, x.to(at::kDouble), upstream, needs_dx);  // like `model`
+    check_close(take_step(*model, x, upstream, needs_dx),
+                take_step(*exact, x.to(at::kDouble), upstream, needs_dx), 1e-4);
+  }
+}
+
 TEST_CASE("results do not depend on the number of threads or on the batch's other images") {
   torch::manual_seed(4);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -495,15 +519,19 @@ TEST_CASE("dropout in a network drops the same elements as LibTorch, and none in
   const double p = GENERATE(0.3, 0.1, 0.0, 1 - 1e-12);  // the last one's threshold is 2^32
   CAPTURE(type, p);
   torch::manual_seed(8);
-  const LayerList layers{convolution(7, 3), {"", settings::DropoutLayer{p}},   flatten(),
-                         linear(21),        {"", settings::DropoutLayer{0.5}}, linear(5)};
+  settings::ResidualLayer block;
+  block.layers = {convolution(7, 3, 1), {"", settings::DropoutLayer{p}}};
+  block.shortcut = {{"", settings::DropoutLayer{0.25}}};
+  const LayerList layers{
+      convolution(7, 3), {"", block}, flatten(), linear(21), {"", settings::DropoutLayer{0.5}},
+      linear(5)};
   const at::Tensor x = at::randn({40, 3, 12, 11}).to(type);
   const at::Tensor upstream = at::randn({40, 5}).to(type);
   const at::Tensor seeds = at::arange(40, at::kLong) * 0x1234567890abcdef;
   const auto model = build_model(layers, type);
   const auto exact = exact_copy(layers, *model);
   for (Model* each : {model.get(), exact.get()}) each->set_sample_seeds(seeds);
-  CHECK(count_operations(model->forward(x), "Stage") == (can_compute(type) ? 3 : 0));
+  CHECK(count_operations(model->forward(x), "Stage") == (can_compute(type) ? 4 : 0));
   for (const bool training : {true, false}) {
     model->train(training);
     exact->train(training);
