@@ -29,7 +29,8 @@ struct ClassMetrics {
   double recall() const { return fraction_of(correct, samples); }
   double precision() const { return fraction_of(correct, predicted); }
   double f1() const { return fraction_of(2 * correct, samples + predicted); }
-  bool is_missed() const { return samples > 0 && predicted == 0; }
+
+  bool is_never_predicted() const { return samples > 0 && predicted == 0; }
 };
 
 /// Sample counts per class, and the confusion matrix unless there are too many classes.

@@ -46,7 +46,7 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-/// Returns whether no user but this one and the folder's owner can have created the file.
+/// Returns whether only this user or the folder's owner could have created the file.
 bool is_private(int fd, const fs::path& path) {
   struct stat file {};
   struct stat folder {};
@@ -77,7 +77,7 @@ constexpr const char* kImages = "expected images; weights belong in model.weight
 /// A kind of file, recognised if one of the byte strings in `bytes` is found at `offset`.
 struct Magic {
   const char* name;
-  const char* advice;  // "" for pictures in unsupported formats
+  const char* advice;  // "" for images in unsupported formats
   std::size_t offset;
   std::array<std::string_view, 5> bytes;
 };
@@ -100,10 +100,10 @@ constexpr std::array<Magic, 21> kMagics{{
     {"a web page", "download the file itself", 0, {"<!DOCTYPE"sv, "<!doctype"sv, "<html"sv}},
     {"a Git LFS pointer", "run `git lfs pull` first", 0, {"version https://git-lfs"sv}},
     {"a safetensors file", kImages, 8, {"{\"__metadata__\""sv}},
-    {"a TIFF picture", "", 0, {"II*\0"sv, "MM\0*"sv, "II+\0"sv, "MM\0+"sv}},
-    {"a GIF picture", "", 0, {"GIF8"sv}},
-    {"an AVIF picture", "", 4, {"ftypavi"sv}},
-    {"a HEIC picture", "", 4, {"ftyphe"sv, "ftypmif1"sv, "ftypmsf1"sv}},
+    {"a TIFF image", "", 0, {"II*\0"sv, "MM\0*"sv, "II+\0"sv, "MM\0+"sv}},
+    {"a GIF image", "", 0, {"GIF8"sv}},
+    {"an AVIF image", "", 4, {"ftypavi"sv}},
+    {"a HEIC image", "", 4, {"ftyphe"sv, "ftypmif1"sv, "ftypmsf1"sv}},
 }};
 
 bool has_extension(const fs::path& path, std::initializer_list<std::string_view> extensions) {
@@ -230,7 +230,7 @@ UniqueFd open_private_file(const fs::path& path, ExitCode code) {
 }
 
 bool is_sync_unsupported(int error) {
-  // Some CIFS mounts refuse folders with EACCES or EBADF.
+  // On some CIFS mounts, opening or syncing a folder fails with EACCES or EBADF.
   constexpr std::array kReasons{EINVAL, EOPNOTSUPP, ENOSYS, EBADF, EACCES, EPERM, EISDIR};
   return std::ranges::count(kReasons, error) > 0;
 }
@@ -383,11 +383,13 @@ std::optional<FileKind> kind_of_file(const fs::path& path) {
     return FileKind{"a tar archive", kUnpack};
   }
   if (has_extension(inner, {".json", ".jsonl"})) return FileKind{"a JSON file", kConvert};
-  if (has_extension(inner, {".csv", ".tsv"})) {
-    return FileKind{
-        "a text table (CSV)",
-        "if it lists pictures and their labels, set data.format to \"image-list\"; else " +
-            std::string(kConvert)};
+  const bool is_tsv = has_extension(inner, {".tsv"});
+  if (is_tsv || has_extension(inner, {".csv"})) {
+    const char* const advice = is_tsv ? "separate the columns with commas and " : "";
+    return FileKind{is_tsv ? "a TSV file" : "a CSV file",
+                    fmt::format("if it lists pictures and their labels, {}set data.format to "
+                                "\"image-list\"; else {}",
+                                advice, kConvert)};
   }
   return std::nullopt;
 }

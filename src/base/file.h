@@ -170,7 +170,7 @@ struct FileKind {
 /// by their first bytes.
 std::optional<FileKind> binary_kind(std::string_view begin);
 
-/// Like `binary_kind`, but also recognises text tables, JSON and tar archives by their extensions.
+/// Like `binary_kind`, but also recognises CSV, TSV, JSON and tar archives by their extensions.
 /// Ignores pictures in unsupported formats, and other gzipped files, which may be IDX files.
 std::optional<FileKind> kind_of_file(const std::filesystem::path& path);
 

@@ -76,9 +76,9 @@ std::string_view module_of(std::string_view name);
 /// lists the network's modules: `…; the network has conv1.*, layer1.*, fc.*`.
 std::string unmatched_glob(std::string_view pattern, const std::vector<std::string>& names);
 
-/// Escapes, as \xNN or \uNNNN, control characters (except tab and newline), bidirectional and
-/// invisible characters, and bytes that are not valid UTF-8, so that names and data cannot control
-/// a terminal.
+/// Escapes, as \xNN or \uNNNN, control characters (except tab and newline), bidirectional
+/// controls, invisible characters other than zero-width joiners, and bytes that are not valid
+/// UTF-8, so that names and data cannot control a terminal.
 std::string escape_control_bytes(std::string_view text);
 
 /// Returns whether the content of a file is text, judged by its first bytes.

@@ -36,8 +36,8 @@ Json state_of(const TensorFile& file, const std::string& source) {
 }
 
 /// Returns the tensors of the trainer's state under their names in a checkpoint, such as
-/// "model.conv1.weight" and, with PyTorch's name for the state,
-/// "optimizer.momentum_buffer.conv1.weight". They share the trainer's memory.
+/// "model.conv1.weight" or "optimizer.momentum_buffer.conv1.weight" (in which "momentum_buffer" is
+/// PyTorch's name). They share the trainer's memory.
 NamedTensors named_state(const train::Trainer& trainer) {
   NamedTensors tensors;
   const auto add_model = [&](std::string_view prefix, const models::Model& model) {
@@ -57,7 +57,7 @@ NamedTensors named_state(const train::Trainer& trainer) {
   return tensors;
 }
 
-/// Returns the tensors whose names begin with `prefix`, under the rest of their names.
+/// Returns the tensors whose names begin with `prefix`, and removes it from their names.
 NamedTensors tensors_with_prefix(std::string_view prefix, const TensorFile& file) {
   NamedTensors found;
   for (const auto& [name, tensor] : file.tensors) {
@@ -75,7 +75,7 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
   const Json saved = config.is_object() ? config.value("optimizer", name) : name;
   std::string text;
   if (saved != name) {
-    text = "\n  the checkpoint used " + saved.dump() + ", this run uses " + name.dump();
+    text = "\n  its optimizer is " + saved.dump() + ", but this run uses " + name.dump();
   }
   text += differences(named_state(trainer), file.tensors);
   if (text.empty()) return;

@@ -69,7 +69,7 @@ class BlockedBatchNorm {
     }
   }
 
-  /// These set the tensors, reduction and batch for the next passes.
+  /// These set the tensors, reduction and batch for all later passes.
   void set_tensors(const BatchNormTensors& tensors) { tensors_ = tensors; }
   void set_sum_over_ranks(SumOverRanks sum) { sum_over_ranks_ = std::move(sum); }
   void set_batch(const BatchSize& batch) { batch_ = batch; }

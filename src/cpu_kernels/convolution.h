@@ -451,7 +451,7 @@ class Convolution {
       parallel_for(
           0, part.blocks() * part.copied_rows, 1,
           [&](std::int64_t begin, std::int64_t end) { kernels_.rearrange(band, begin, end); });
-      parallel_for(0, gradient_.tile_count(), 1, [&](std::int64_t begin, std::int64_t end) {
+      parallel_for(0, gradient_.tile_rows(), 1, [&](std::int64_t begin, std::int64_t end) {
         kernels_.add_products(band, begin, end);
       });
     }
@@ -469,7 +469,7 @@ class Convolution {
       parallel_for(0, tiles.tiles, 1, [&](std::int64_t begin, std::int64_t end) {
         kernels_.transform_tiles(band, tiles, begin, end);
       });
-      parallel_for(0, view.tile_count(), 1, [&](std::int64_t begin, std::int64_t end) {
+      parallel_for(0, view.tile_rows(), 1, [&](std::int64_t begin, std::int64_t end) {
         kernels_.add_products({view, tiles, operands}, begin, end);
       });
     }

@@ -116,14 +116,14 @@ class GraphExecutor {
 
   std::int64_t capacity() const { return max_blocks_ * kImages; }  // images
 
-  /// These set the tensors of a node, given its index in the graph, for the next passes.
+  /// These set the tensors of the node with this index in the graph, for all later passes.
   void set(std::size_t node, const ConvolutionTensors<Element>& tensors) {
     states_.at(node).weights = tensors;
   }
   void set(std::size_t node, const BatchNormTensors& tensors) {
     states_.at(node).batch_norm->set_tensors(tensors);
   }
-  /// Synchronises all batch norms over the ranks.
+  /// Synchronises all batch norms across ranks.
   void set_sum_over_ranks(const SumOverRanks& sum) {
     for (State& state : states_) {
       if (state.batch_norm) state.batch_norm->set_sum_over_ranks(sum);

@@ -210,8 +210,8 @@ struct GradientBand {
   std::int64_t blocks() const { return block_end - block_begin; }
 };
 
-/// Returns the maximum number of rows of one to three vectors of sums that are computed at once;
-/// the 32 registers can hold them together with their factors.
+/// Returns the maximum number of rows of sums to compute at once if each row has `vectors` (1 to 3)
+/// vectors, so that the sums and their factors fit into the 32 registers.
 constexpr std::int64_t max_panel_rows(std::int64_t vectors) {
   constexpr std::int64_t kMax[] = {16, 14, 8};
   return kMax[vectors - 1];
@@ -235,10 +235,10 @@ struct WeightGradientView {
   std::int64_t sums() const { return shape.kernel.height * rows * columns; }
   float* row_sums(float* all, std::int64_t ky) const { return all + ky * rows * columns; }
   /// Rows of sums in a tile.
-  std::int64_t tile_rows() const { return uses_amx ? 2 * panel_rows : panel_rows; }
-  std::int64_t tiles_per_row() const { return ceil_divide(rows, tile_rows()); }
+  std::int64_t rows_per_tile() const { return uses_amx ? 2 * panel_rows : panel_rows; }
+  std::int64_t tile_rows_per_kernel_row() const { return ceil_divide(rows, rows_per_tile()); }
   /// Number of rows of tiles, each of which belongs to one kernel row.
-  std::int64_t tile_count() const { return shape.kernel.height * tiles_per_row(); }
+  std::int64_t tile_rows() const { return shape.kernel.height * tile_rows_per_kernel_row(); }
 };
 
 /// Operands of the weight gradient. Pointers refer to block 0.

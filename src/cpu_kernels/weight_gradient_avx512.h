@@ -5,12 +5,12 @@
 #include "cpu_kernels/lanes_avx512.h"
 
 /// Weight gradients of convolutions: products summed over pixels and images. The first factor is
-/// the output gradient as [y][x][channel][image]. The second factor is the input as
-/// [y][x][image][channel] or, unless the channels fill pairs of vectors, as [y][image][x][channel]
-/// with zero padding, so that the channels of adjacent pixels are adjacent. For bf16, each word of
-/// both factors holds one channel of two images. In fp32, if even the merged channels do not fill a
-/// vector, the second factor is [y][x][channel][image] with the same padding, and vectors of sums
-/// hold images.
+/// the output gradient as [y][x][channel][image]. If the channels fill pairs of vectors, and for
+/// Winograd's algorithm, the second factor is the input as [y][x][image][channel]; otherwise
+/// [y][image][x][channel] with zero padding, so that the channels of adjacent pixels are adjacent.
+/// For bf16, each word of both factors holds one channel of two images. In fp32, if a kernel row
+/// has at most 12 columns, the second factor is [y][x][channel][image] with the same padding, and
+/// vectors of sums hold images.
 namespace mnist_train::cpu_kernels::avx512 {
 
 /// Splits interleaved pairs of channels of 32 images into a vector for each of the two channels.
@@ -411,8 +411,8 @@ void add_tile_rows(const GradientTile<Element>& first, std::int64_t rows) {
         tile.b += view.tile_vectors * kLanes * kDepth<Element>;
         tile.column += view.tile_vectors * kLanes;
       }
-      row_tile.row += view.tile_rows();
-      row_tile.a += view.tile_rows() * kImages;
+      row_tile.row += view.rows_per_tile();
+      row_tile.a += view.rows_per_tile() * kImages;
     }
   }
 }
@@ -428,10 +428,10 @@ void add_kernel_rows(const Band<Element>& band, std::int64_t begin, std::int64_t
                                      part.row_begin * s.out.width * part.a_pixel;
   const Element* const b = band.operands.scratch + part.b_begin;
   while (begin < end) {
-    const std::int64_t ky = begin / view.tiles_per_row();
-    const std::int64_t first = begin % view.tiles_per_row();
-    const std::int64_t rows = smaller(end - begin, view.tiles_per_row() - first);
-    const std::int64_t row = first * view.tile_rows();
+    const std::int64_t ky = begin / view.tile_rows_per_kernel_row();
+    const std::int64_t first = begin % view.tile_rows_per_kernel_row();
+    const std::int64_t rows = smaller(end - begin, view.tile_rows_per_kernel_row() - first);
+    const std::int64_t row = first * view.rows_per_tile();
     const std::int64_t offset = part.tiles > 0 ? 0 : ky - s.padding.height;
     const ValidRange valid(part.row_begin, part.row_end, offset, s.stride.height, s.in.height);
     add_tile_rows<Element>(

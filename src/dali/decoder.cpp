@@ -154,7 +154,7 @@ class Pipeline {
     const bool gray = geometry.channels == 1;
     constexpr std::int64_t kRgb = 0;  // DALIImageType, defined only in C++ headers
     constexpr std::int64_t kGray = 2;
-    // Orientation and chroma are handled as in src/imaging.
+    // All images here are upright; see read_sample. Chroma is upsampled as in src/imaging.
     add_operator("decoders__Image", setup_.gpu ? DALI_BACKEND_MIXED : DALI_BACKEND_CPU, "decoded",
                  {argument("output_type", DALI_INT32, gray ? kGray : kRgb),
                   argument("adjust_orientation", DALI_BOOL, 0),

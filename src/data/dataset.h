@@ -26,7 +26,7 @@ struct ImageSet {
   std::shared_ptr<const void> owner;      // keeps both spans alive
   std::string source;                     // file, folder or database, for messages
   std::shared_ptr<const EncodedImages> encoded{};
-  std::vector<std::string> paths{};  // [count] of validation and test files in memory; else empty
+  std::vector<std::string> paths{};  // [count] for decoded validation and test pictures; else empty
 
   std::int64_t bytes_per_image() const { return channels * height * width; }
   /// Returns one image as planes [C,H,W], decoding it if necessary. Throws Error(kData).
@@ -102,12 +102,12 @@ class DatasetReader {
   std::vector<SampleFailure> check(int part, int parts, int threads,
                                    const std::function<void()>& progress);
   /// Returns a data set that decodes on demand, without the samples in `failed`: the failures of
-  /// all parts, in ascending order. Throws Error(kData) if a set has none left, or for any failure
-  /// unless bad samples are skipped.
+  /// all parts, in ascending order. Throws Error(kData) if a set has no samples left, or
+  /// for any failure unless bad samples are skipped.
   Dataset stream(const std::vector<SampleFailure>& failed = {});
 
   /// Adds a note listing validation and test files that are identical to a training file. `read`
-  /// does this itself; for the result of `stream`, this reads all files of equal size.
+  /// already does so. For the result of `stream`, reads those files that are equal in size.
   void note_repeated_files(Dataset& dataset) const;
 
  private:
@@ -158,11 +158,12 @@ fs::path find_dataset_record(const fs::path& weights);
 
 /// Returns the content of `dataset.json`: the number of samples per class and split, the paths of
 /// held-out samples drawn by fraction, and `left_out`: files per extension, `folders` with reasons,
-/// `duplicates` in a list, samples beyond `limit_train` and `limit_test`, and `unusable` samples.
+/// `duplicates` (repeated list rows), samples beyond `limit_train` and `limit_test`, and `unusable`
+/// samples.
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options);
 
 /// Returns one line for the user, such as "12 .txt files; 1 folder: __MACOSX (created by another
-/// program)", or "" if no file was left out.
+/// program)", or "" if nothing was left out.
 std::string left_out_text(const LeftOut& left_out);
 
 /// Returns the loss weight of each class, by class number; balanced weights are computed from the

@@ -139,8 +139,8 @@ std::vector<float> class_weights(const settings::ClassWeightOptions& options,
   }
   if (!empty.empty()) {
     fail_data(
-        "{}: class_weights needs training samples of every class, but once limits are applied and "
-        "samples held out, none are left of {}",
+        "{}: class_weights needs training samples of every class, but none remain for {} after "
+        "limits and held-out samples",
         dataset.train.source, quoted_classes(empty));
   }
   if (std::ranges::count(weights, 0.0F) == dataset.train.classes) {

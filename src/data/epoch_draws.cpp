@@ -77,9 +77,9 @@ PixelBox EntryDraws::box(std::uint64_t number, settings::Interval scale, setting
   const settings::Interval log_ratio{std::log(ratio.min), std::log(ratio.max)};
   for (int i = 0; i < kTries; ++i, number += 2) {
     const double part = area * between(scale, number);
-    const double slenderness = std::exp(between(log_ratio, number + 1));
-    PixelBox box{0, 0, std::llrint(std::sqrt(part * slenderness)),  // half to even, like Python
-                 std::llrint(std::sqrt(part / slenderness))};
+    const double aspect_ratio = std::exp(between(log_ratio, number + 1));
+    PixelBox box{0, 0, std::llrint(std::sqrt(part * aspect_ratio)),  // half to even, like Python
+                 std::llrint(std::sqrt(part / aspect_ratio))};
     if (!fits(box)) continue;
     box.top = choose(uniform(number + 2), image.height - box.height + 1);
     box.left = choose(uniform(number + 3), image.width - box.width + 1);
@@ -202,8 +202,8 @@ double symmetric_beta(double alpha, double uniform1, double uniform2) {
   // 2 alpha degrees of freedom, and 1/2 + t / (2 sqrt(2 alpha + t^2)) follows Beta(alpha, alpha).
   const double cosine = std::cos(2 * std::numbers::pi * uniform2);
   const double w = std::expm1(-std::log1p(-uniform1) / alpha);  // (1 - uniform1)^(-1/alpha) - 1
-  const double t2 = cosine * cosine * w;
-  const double part = t2 > 0 ? 1 / std::sqrt(1 + 1 / t2) : 0;
+  const double scaled_t2 = cosine * cosine * w;                 // t^2 / (2 alpha)
+  const double part = scaled_t2 > 0 ? 1 / std::sqrt(1 + 1 / scaled_t2) : 0;
   return 0.5 + std::copysign(0.5, cosine) * part;
 }
 

@@ -28,7 +28,7 @@ MakeDecoder* load_dali() {
   return make;
 }
 
-/// A thread pool that decodes either all samples into one buffer, or single batches ahead of time.
+/// A thread pool that decodes batches ahead of time, all into one buffer or each into its own.
 class DecoderPool : public ImageDecoder {
  public:
   explicit DecoderPool(const ImageDecoderSetup& setup) : setup_(setup) {

@@ -255,7 +255,7 @@ bool is_imbalanced(const std::vector<std::int64_t>& class_sizes) {
 std::vector<std::int64_t> never_predicted(const ClassCounts& counts) {
   std::vector<std::int64_t> labels;
   for (std::int64_t label = 0; label < counts.classes(); ++label) {
-    if (counts.of(label).is_missed()) labels.push_back(label);
+    if (counts.of(label).is_never_predicted()) labels.push_back(label);
   }
   return labels;
 }

@@ -359,8 +359,8 @@ TEST_CASE("unsupported files are recognised by their first bytes, and tables by 
   CHECK(name_of("data_batch_1", "\x80\x02}q" + rest) == "a Python pickle");
   CHECK(name_of("a", std::string(257, '\0') + "ustar" + rest) == "a tar archive");
   CHECK(name_of("a.tar.gz", "\x1f\x8b" + rest) == "a tar archive");
-  CHECK(name_of("a.csv.gz", "\x1f\x8b" + rest) == "a text table (CSV)");
-  CHECK(name_of("a.csv", "label\n5\n") == "a text table (CSV)");
+  CHECK(name_of("a.csv.gz", "\x1f\x8b" + rest) == "a CSV file");
+  CHECK(name_of("a.csv", "label\n5\n") == "a CSV file");
   CHECK(name_of("a.png", "\x89PNG\r\n" + rest) == "a PNG image");
   CHECK(name_of("a.gz", "<!DOCTYPE html>\n") == "a web page");
 

@@ -247,13 +247,13 @@ TEST_CASE("the state of another optimizer is refused, even if its tensors have t
   for (const Case& bad :
        {Case{OptimizerName::kAdam,
              OptimizerName::kAdamW,
-             {"the checkpoint used \"adam\", this run uses \"adamw\""}},
+             {"its optimizer is \"adam\", but this run uses \"adamw\""}},
         Case{OptimizerName::kAdamW,
              OptimizerName::kAdam,
-             {"the checkpoint used \"adamw\", this run uses \"adam\""}},
+             {"its optimizer is \"adamw\", but this run uses \"adam\""}},
         Case{OptimizerName::kSgd,
              OptimizerName::kAdam,
-             {"the checkpoint used \"sgd\", this run uses \"adam\"",
+             {"its optimizer is \"sgd\", but this run uses \"adam\"",
               "missing: optimizer.exp_avg.conv.weight [3, 1, 5, 5]",
               "missing: optimizer.exp_avg_sq.conv.weight [3, 1, 5, 5]",
               "unexpected: optimizer.momentum_buffer.conv.weight [3, 1, 5, 5]"}}}) {

@@ -313,7 +313,7 @@ TEST_CASE("with class weights, every class needs training samples") {
   for (const ClassWeightOptions& options :
        {ClassWeightOptions{.balanced = true}, ClassWeightOptions{.weights = {{"cat", 2}}}}) {
     CHECK_ERROR(class_weights(options, dataset_of({0, 0, 2}, {"cat", "dog", "emu"})),
-                ExitCode::kData, "pictures: ", "none are left of \"dog\"");
+                ExitCode::kData, "pictures: ", "none remain for \"dog\"");
   }
   CHECK_ERROR(class_weights({.balanced = true}, dataset_of({0, 199}, {}, 200)), ExitCode::kData,
               "\"50\" and 148 more");

@@ -119,7 +119,7 @@ TEST_CASE("files of other types are refused") {
   };
   CHECK(message("") == "name: byte 0: an empty file instead of an image");
   CHECK_THAT(message("GIF89a"),
-             ContainsSubstring("a GIF picture") && ContainsSubstring("mogrify -format png name"));
+             ContainsSubstring("a GIF image") && ContainsSubstring("mogrify -format png name"));
   CHECK_THAT(message("some text"), ContainsSubstring("not a PNG, JPEG, WebP, BMP or PNM"));
   // A JPEG whose end marker precedes any image.
   CHECK_THAT(message("\xFF\xD8\xFF\xD9\xFF\xD9"), ContainsSubstring("no frame header"));

@@ -75,7 +75,7 @@ def test_an_error_found_after_the_start_is_reported_with_its_position_in_the_con
 
 
 @pytest.mark.parametrize("data_format, name, kind", [("lmdb", "mnist.npz", "a NumPy archive (.npz)"),
-                                                     ("idx", "train.csv", "a text table (CSV)")])
+                                                     ("idx", "train.csv", "a CSV file")])
 def test_data_in_another_format_is_refused_with_a_remedy(tmp_path, data_format, name, kind):
     folder = tmp_path / "set"
     folder.mkdir()

@@ -140,7 +140,8 @@ std::string class_table(const RunFiles& run) {
   for (const std::int64_t label : listed) {
     const ClassMetrics metrics = counts.of(label);
     std::vector<std::string> cells{class_label(run, label)};
-    if (metrics.is_missed()) cells[0] += "<span class=\"bad never\">never predicted</span>";
+    if (metrics.is_never_predicted())
+      cells[0] += "<span class=\"bad never\">never predicted</span>";
     for (const auto& [split, title] : splits) cells.push_back(count(size_in(label, split)));
     cells.insert(
         cells.end(),
