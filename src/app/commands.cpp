@@ -354,7 +354,11 @@ void run_predictions(Worker& worker) {
       const auto bytes = static_cast<std::size_t>(geometry.bytes());
       const auto planes = images.images.subspan(i * bytes, bytes);
       if (!problems[i].empty()) {
-        unusable.push_back(problems[i]);
+        const bool is_a_folder = is_folder(part[i]);
+        unusable.push_back(problems[i] +
+                           (is_a_folder ? "; use its pictures, such as " +
+                                              (std::filesystem::path(part[i]) / "*.png").string()
+                                        : ""));
         shown_files[i].clear();
       } else if (trained &&
                  imaging::looks_inverted(

@@ -60,12 +60,12 @@ struct PictureFolder {
   std::vector<std::string> class_names{};
   std::vector<std::int64_t> class_sizes{};  // in pictures
   data::PictureSurvey survey{};
-  std::optional<std::filesystem::path> validation{};  // ignored: data.validation is a fraction
-  std::string warning{};  // "" unless the class folders look like splits
+  std::vector<std::string> unused{};  // other folders next to `train` and `test`
+  std::string warning{};              // "" unless the class folders look like splits
 };
 
-/// Lists a folder and surveys its pictures. Subfolders such as `train` and `Test_Set` are the sets;
-/// unless there are both, each subfolder is a class. Throws Error(kData) unless at least two
+/// Lists a folder and surveys its pictures. Subfolders such as `train` and `my_test_set` are the
+/// sets; unless there are both, each subfolder is a class. Throws Error(kData) unless at least two
 /// classes have pictures, some of which can be read.
 PictureFolder open_picture_folder(const std::filesystem::path& folder);
 

@@ -23,19 +23,32 @@ namespace {
 // The folder.
 
 /// Returns the first subfolder whose name matches one of the fnmatch(3) patterns, which are tried
-/// in order. Case and endings such as "_set" are ignored.
+/// in order: first as whole names, then as last words. Case, and endings such as "_set" and "2017",
+/// are ignored.
 std::optional<fs::path> find_subfolder(const fs::path& folder,
                                        std::initializer_list<std::string> patterns) {
   const std::vector<fs::path> paths = paths_in(folder);
-  for (const std::string& pattern : patterns) {
-    const std::string full_pattern = pattern + "*([-_ ])?(set|data|images)";
-    for (const fs::path& path : paths) {
-      const int differs =
-          ::fnmatch(full_pattern.c_str(), path.filename().c_str(), FNM_CASEFOLD | FNM_EXTMATCH);
-      if (differs == 0 && is_folder(path)) return path;
+  for (const std::string begin : {"", "*[-_ .]"}) {
+    for (const std::string& pattern : patterns) {
+      const std::string full_pattern = begin + pattern + "*([-_ .])?(set|data|images)*([-_ .0-9])";
+      for (const fs::path& path : paths) {
+        const int differs =
+            ::fnmatch(full_pattern.c_str(), path.filename().c_str(), FNM_CASEFOLD | FNM_EXTMATCH);
+        if (differs == 0 && is_folder(path)) return path;
+      }
     }
   }
   return std::nullopt;
+}
+
+/// Returns the innermost folder of train/train, as some archives are packed: a folder whose only
+/// subfolder has the same name is replaced by that subfolder.
+fs::path innermost(fs::path folder) {
+  while (std::ranges::count_if(paths_in(folder), is_folder) == 1 &&
+         is_folder(folder / folder.filename())) {
+    folder /= folder.filename();
+  }
+  return folder;
 }
 
 /// Returns a warning if the class folders contain nearly the same subfolders, else "".
@@ -120,10 +133,10 @@ class Draft {
       because("data.test: {} of each class is held out for testing",
               count_ < kMany ? "a fifth" : "a tenth");
     }
-    const std::string unused =
-        !pictures_.validation ? ""
-                              : fmt::format("; the pictures in {} are not used",
-                                            on_one_line(pictures_.validation->filename().string()));
+    const std::string unused = pictures_.unused.empty()
+                                   ? ""
+                                   : fmt::format("; the pictures in {} are not used",
+                                                 first_names(pictures_.unused, /*max_names=*/5));
     if (smallest_ < kEnoughToValidate) {
       because("data.validation: none, because the smallest class has only {}{}",
               counted(smallest_, "picture"), unused);
@@ -148,20 +161,24 @@ class Draft {
     const bool is_small = !weights_ && survey_.same_size && shorter_side <= max;
     const std::int64_t side =
         is_small ? shorter_side : std::clamp<std::int64_t>(shorter_side / step * step, min, max);
+    const double scale =
+        std::min(static_cast<double>(side) / static_cast<double>(shorter_side),
+                 2.0 * max / std::sqrt(static_cast<double>(survey_.height * survey_.width)));
     const auto scaled = [&](std::int64_t length) {
-      return std::lround(static_cast<double>(length * side) / static_cast<double>(shorter_side));
+      return std::max(std::lround(static_cast<double>(length) * scale), 1L);
     };
     height_ = keeps_shape ? scaled(survey_.height) : side;
     width_ = keeps_shape ? scaled(survey_.width) : side;
+    const std::int64_t chosen_side = std::min(height_, width_);
     because("data.size: pictures are {}{}x{}{}", survey_.same_size ? "" : "typically ",
             survey_.height, survey_.width,
-            shorter_side > side   ? "; they are scaled down to shorten training"
-            : shorter_side < side ? "; the network needs larger ones"
-                                  : "");
+            shorter_side > chosen_side   ? "; they are scaled down to shorten training"
+            : shorter_side < chosen_side ? "; the network needs larger ones"
+                                         : "");
   }
 
   void choose_images() {
-    const bool keeps_shape = survey_.same_size && survey_.elongated == 0;
+    const bool keeps_shape = survey_.same_size;
     const bool is_gray = survey_.gray && !weights_;
     choose_size(keeps_shape);
     if (is_gray) because("data.channels: all sampled pictures are grayscale");
@@ -329,12 +346,19 @@ InitialWeights published_weights(const fs::path& file) {
 }  // namespace
 
 PictureFolder open_picture_folder(const fs::path& folder) {
-  PictureFolder pictures{folder, find_subfolder(folder, {"test?(ing)", "eval?(uation)"})};
+  PictureFolder pictures{folder, {}};
   const auto train = find_subfolder(folder, {"train?(ing)"});
-  if (train) pictures.validation = find_subfolder(folder, {"val?(id?(ation))", "dev?(elopment)"});
-  if (!pictures.test) std::swap(pictures.test, pictures.validation);
-  if (!train) pictures.test.reset();
-  if (pictures.test) pictures.train = *train;
+  auto test = find_subfolder(folder, {"test?(ing)", "eval?(uation)"});
+  if (!test) test = find_subfolder(folder, {"val?(id?(ation))", "dev?(elopment)"});
+  if (train && test) {
+    for (const fs::path& other : paths_in(folder)) {
+      const std::string name = on_one_line(other.filename().string());
+      const bool is_set = other == *train || other == *test;
+      if (is_folder(other) && !is_set && !name.starts_with('.')) pictures.unused.push_back(name);
+    }
+    pictures.train = innermost(*train);
+    pictures.test = innermost(*test);
+  }
   data::require_exists({pictures.train, {}}, data::SplitName::kTrain,
                        settings::DataFormat::kImageFolder);
   data::refuse_unsupported(pictures.train);

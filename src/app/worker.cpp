@@ -376,6 +376,11 @@ data::ImageSet image_shape(const Worker& worker) {
         network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
   }
   if (!shape) return data::read_image_shape(options, worker.job.dataset_record);
+  if (options.channels) shape->channels = *options.channels;
+  if (options.size) {
+    shape->height = options.size->height;
+    shape->width = options.size->width;
+  }
   return data::empty_image_set({shape->channels, shape->height, shape->width}, shape->classes);
 }
 

@@ -178,10 +178,12 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
   fd_ = UniqueFd(
       ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (fd_.valid()) return;
-  if (errno == ENOENT) {
+  const int error = errno;
+  if (!fs::exists(folder_of(path_), ignored)) {
     throw Error(code_,
                 path_.string() + ": cannot create: missing folder " + folder_of(path_).string());
   }
+  errno = error;
   throw_errno(code_, path_, "create");
 }
 

@@ -336,7 +336,10 @@ void DatasetReader::skip(SampleView& samples, std::span<const SampleFailure> fai
     }
     good.push_back(position);
   }
-  if (good.empty()) fail_data("{}: none of its images can be used", samples.name());
+  if (good.empty()) {
+    fail_data("{}: none of its images can be used, for example: {}", samples.name(),
+              failed.front().message);
+  }
   samples = samples.select(good);
 }
 
@@ -436,6 +439,7 @@ Dataset DatasetReader::finish(Dataset dataset) const {
   dataset.left_out = left_out_;
   dataset.left_out.unusable = std::ssize(bad_.skipped());
   dataset.notes = notes_;
+  dataset.notes.insert(dataset.notes.end(), bad_.notes().begin(), bad_.notes().end());
   note_empty_classes(dataset);
   if (!dataset.train.encoded && options_.has_picture_files()) note_repeated_files(dataset);
   return dataset;

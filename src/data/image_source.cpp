@@ -119,8 +119,8 @@ void require_geometry(const ImageGeometry& actual, const ImageGeometry& wanted,
         actual.channels == 1 ? "grayscale while others are RGB" : "RGB while others are grayscale");
   }
   if (!wanted.fits_size && (actual.height != wanted.height || actual.width != wanted.width)) {
-    fail_data("{}: is {} x {} pixels while others are {} x {}; set data.size to resize", name,
-              actual.height, actual.width, wanted.height, wanted.width);
+    fail_data("{}: is {} x {} pixels, but the first image is {} x {}; set data.size to resize",
+              name, actual.height, actual.width, wanted.height, wanted.width);
   }
 }
 
@@ -131,6 +131,11 @@ void BadSamples::refuse() const {
   const std::size_t named = std::min(messages_.size(), kMaxNamed);
   fail_data("{}{} samples are unusable; {}\n  {}", is_full() ? "more than " : "", named, kAdvice,
             fmt::join(std::span(messages_).first(named), "\n  "));
+}
+
+void BadSamples::add_note(const std::string& problem) {
+  if (!skip_) fail_data("{}; to go on anyway, set data.on_bad_sample to \"skip\"", problem);
+  notes_.push_back(problem);
 }
 
 void set_decode_options(ImageGeometry& geometry, const settings::DataOptions& options) {
@@ -170,11 +175,15 @@ void ImageSource::use_classes(const std::vector<std::string>& names, BadSamples&
                           first_names(missing, kMaxNamed));
   }
   if (!extra.empty()) {
-    fail_data("{}: the training set does not have {}: {}{}; both sets need the same classes", name_,
-              extra.size() == 1 ? "this class" : "these classes", first_names(extra, kMaxNamed),
-              problem);
+    const bool is_ascii = std::ranges::all_of(extra, [](const std::string& name) {
+      return std::ranges::all_of(name, [](unsigned char byte) { return byte < 0x80; });
+    });
+    fail_data("{}: the training set does not have {}: {}{}; both sets need the same classes{}",
+              name_, extra.size() == 1 ? "this class" : "these classes",
+              first_names(extra, kMaxNamed), problem,
+              is_ascii ? "" : " (the same letters may be encoded in two ways, NFC and NFD)");
   }
-  if (!missing.empty()) bad.add(name_ + ": " + problem.substr(2));
+  if (!missing.empty()) bad.add_note(name_ + ": " + problem.substr(2));
   use_known_classes(names);
 }
 

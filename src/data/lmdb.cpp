@@ -305,8 +305,8 @@ Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name) {
   offset = image && label ? offset : bytes.size();
   if (!image) refuse("has no image");
   if (!label) refuse("has no label");
-  if (*label < 0 || *label > INT32_MAX) {
-    refuse("label " + std::to_string(*label) + " is out of range");
+  if (*label < 0 || *label >= settings::kMaxClasses) {
+    refuse(fmt::format("label {} is out of range (0 to {})", *label, settings::kMaxClasses - 1));
   }
   return {{reinterpret_cast<const std::uint8_t*>(image->data()), image->size()}, *label};
 }

@@ -173,6 +173,13 @@ class IdxSource : public ImageSource {
     images_.require_dimensions(
         dimensions >= 3, "3 (images x height x width) or 4 (images x channels x height x width)");
     name_ = images_.name();
+    if (dimensions == 4 && shape[1] > 4 && (shape[3] == 1 || shape[3] == 3 || shape[3] == 4)) {
+      imaging::fail_at(
+          name_, 8,
+          "channels must be the second of the dimensions {}; reorder them, for example "
+          "with numpy.moveaxis(images, 3, 1)",
+          fmt::join(shape, " x "));
+    }
     geometry_ =
         ImageGeometry{dimensions == 4 ? shape[1] : 1, shape[dimensions - 2], shape[dimensions - 1]};
     read_labels(*files.labels, max_classes);

@@ -275,7 +275,8 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
   return split == SplitName::kTrain ? draw_digits(0, kTrainDigits)
                                     : draw_digits(kTrainDigits, kTestDigits);
 } catch (const Error&) {
-  if (files.format != DataFormat::kImageList) refuse_unsupported(location.images);
+  const bool is_csv = location.images.extension() == ".csv";
+  if (files.format != DataFormat::kImageList || !is_csv) refuse_unsupported(location.images);
   throw;
 }
 

@@ -78,12 +78,16 @@ class BadSamples {
   }
   /// Throws Error(kData) with up to kMaxNamed messages and advice, unless bad samples are skipped.
   void refuse() const;
+  /// Adds a problem of a whole set as a note or, unless bad samples are skipped, throws
+  /// Error(kData).
+  void add_note(const std::string& problem);
   /// Returns all messages, for the user.
   const std::vector<std::string>& skipped() const { return messages_; }
+  const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   bool skip_;
-  std::vector<std::string> messages_;
+  std::vector<std::string> messages_, notes_;
 };
 
 /// How many of a data set's files and samples were left out, by reason.

@@ -17,8 +17,9 @@ constexpr std::array<const Codec*, 5> kCodecs{&kPng, &kJpeg, &kWebp, &kBmp, &kPn
 [[noreturn]] void refuse_format(Bytes bytes, const std::string& name) {
   const auto kind = binary_kind(text_of(bytes).substr(0, 1024));
   if (kind && kind->is_picture) {
-    fail_at(name, 0, "{}, which is not supported; convert it to PNG: {}", kind->name,
-            conversion_command(name));
+    const bool is_file = name.find(": ") == name.npos;  // not a record of a database
+    fail_at(name, 0, "{}, which is not supported; convert it to PNG{}", kind->name,
+            is_file ? ": " + conversion_command(name) : "");
   }
   fail_at(name, 0, "{}not a PNG, JPEG, WebP, BMP or PNM (.ppm, .pgm) picture",
           kind ? kind->name + ", " : "");

@@ -140,7 +140,13 @@ def preprocess(path):
     if picture.mode.startswith("I"):  # 16 bits: keep the high byte
         values = picture.tobytes()
         step = len(values) // (picture.width * picture.height)
+        transparent = picture.info.get("transparency")
         picture = Image.frombytes("L", picture.size, values[1::step])
+        if transparent is not None:
+            values = [values[i : i + step] for i in range(0, len(values), step)]
+            key = transparent.to_bytes(step, "little")
+            alpha = bytes(0 if value == key else 255 for value in values)
+            picture.putalpha(Image.frombytes("L", picture.size, alpha))
     if picture.has_transparency_data:
         ground = Image.new("RGBA", picture.size, (*BACKGROUND, 255))
         picture = Image.alpha_composite(ground, picture.convert("RGBA"))

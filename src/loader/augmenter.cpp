@@ -96,8 +96,7 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
     const double ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
     write_numbers(out, cosine, -sine / ratio, 0, sine * ratio, cosine, 0);
   };
-  entry.apply = [is_black = options.fill == settings::Fill{},
-                 fill = per_channel(options.fill.value, device)](const at::Tensor& images,
+  entry.apply = [fill = per_channel(options.fill.value, device)](const at::Tensor& images,
                                                                  const at::Tensor& drawn) {
     if (images.size(0) == 0) return images;
     const at::Tensor grid =
@@ -106,7 +105,6 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
       return at::grid_sampler(values, grid, kBilinear, kZerosOutside, /*align_corners=*/false);
     };
     const at::Tensor values = images.to(at::kFloat);
-    if (is_black) return cast_like(images, rotated(values));
     // Like torchvision, multiplies border pixels by their coverage again, although interpolation
     // with zeros has already darkened them.
     const at::Tensor coverage = rotated(at::ones_like(values.narrow(1, 0, 1)));

@@ -59,7 +59,12 @@ class StreamedSource : public BatchSource {
       return {at::empty(sizes, at::TensorOptions(at::kByte).device(device_)), labels};
     }
     const data::DecodedBatch batch = decoder_->take(samples);
-    if (!batch.failures.empty()) throw Error(ExitCode::kData, batch.failures.front().message);
+    if (!batch.failures.empty()) {
+      throw Error(ExitCode::kData,
+                  batch.failures.front().message +
+                      "; with data.on_bad_sample \"skip\", a run checks all images "
+                      "first and skips unusable ones");
+    }
     const bool on_gpu = decoder_->decodes_to_gpu();
     if (on_gpu) {
       // The decoder reuses memory once it is released. Work queued on the GPU may still read the

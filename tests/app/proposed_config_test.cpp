@@ -117,6 +117,15 @@ TEST_CASE("drawings and elongated pictures are padded; pictures of equal shape k
   CHECK(proposed(pictures).at("data").at("size") == Json{64, 85});
   CHECK_FALSE(proposed(pictures).at("data").contains("fit"));
   check_sound(pictures);
+  pictures.survey.elongated = 1;
+  using Sizes = std::pair<Json, Json>;
+  for (const auto& [from, to] :
+       {Sizes{{32, 200}, {32, 200}}, Sizes{{128, 431}, {64, 216}}, Sizes{{1000, 100}, {405, 40}}}) {
+    pictures.survey.height = from[0];
+    pictures.survey.width = from[1];
+    CHECK(proposed(pictures).at("data").at("size") == to);
+    CHECK_FALSE(proposed(pictures).at("data").contains("fit"));
+  }
 }
 
 TEST_CASE(
@@ -170,7 +179,9 @@ TEST_CASE("names of sets are recognised in any spelling") {
                                                               {"Training Set", "Testing-Set"},
                                                               {"train_data", "evaluation"},
                                                               {"trainset", "validation_set"},
-                                                              {"train_images", "eval"}};
+                                                              {"train_images", "eval"},
+                                                              {"seg_train", "seg_test"},
+                                                              {"train2017", "val2017"}};
   for (const auto& [train, test] : rows) {
     INFO(train << ", " << test);
     const testing::TempFolder folder;
@@ -183,6 +194,20 @@ TEST_CASE("names of sets are recognised in any spelling") {
     CHECK(pictures.test == folder.path() / test);
     CHECK(pictures.warning.empty());
   }
+}
+
+TEST_CASE("sets may contain a folder of the same name, and other folders are named as unused") {
+  const testing::TempFolder folder;
+  for (const char* name :
+       {"seg_train/seg_train/a/1.png", "seg_train/seg_train/b/1.png", "seg_test/seg_test/a/1.png",
+        "seg_test/seg_test/b/1.png", "seg_pred/seg_pred/1.png", "val/a/1.png"}) {
+    folder.write(name, testing::png(9, 9));
+  }
+  const PictureFolder pictures = open_picture_folder(folder.path());
+  CHECK(pictures.train == folder.path() / "seg_train/seg_train");
+  CHECK(pictures.test == folder.path() / "seg_test/seg_test");
+  CHECK(pictures.class_names == std::vector<std::string>{"a", "b"});
+  CHECK(pictures.unused == std::vector<std::string>{"seg_pred", "val"});
 }
 
 TEST_CASE("classes that look like splits cause a warning") {

@@ -132,8 +132,9 @@ TEST_CASE("on request, bad samples are skipped and listed") {
   CHECK_THAT(dataset.skipped[1], ContainsSubstring("/train/cat/100.png: "));
   CHECK_THAT(dataset.skipped[2],
              ContainsSubstring("/train/dog/148.png: is RGB while others are grayscale"));
-  CHECK_THAT(dataset.skipped[3],
-             ContainsSubstring("/train/dog/149.png: is 5 x 3 pixels while others are 4 x 3"));
+  CHECK_THAT(
+      dataset.skipped[3],
+      ContainsSubstring("/train/dog/149.png: is 5 x 3 pixels, but the first image is 4 x 3"));
   const std::string before = dataset.hash;
   fs::remove(folder.path() / "train/cat/100.png");
   CHECK(open_dataset(options).hash == before);
@@ -262,7 +263,7 @@ TEST_CASE("an LMDB is decoded in key order, and unsuitable labels are refused") 
   write("more", 65536);
   options.train = settings::DataLocation{folder.path() / "more", {}};
   CHECK_ERROR(open_dataset(options), ExitCode::kData,
-              "key 00000001: label 65536; at most 65536 classes");
+              "label 65536 is out of range (0 to 65535); to skip such samples");
 }
 
 TEST_CASE("images that do not fit into memory are refused before any is decoded") {

@@ -154,7 +154,7 @@ const std::string kImage = field(1, "\x08\x01\x10\x04" + field(6, "JPEG"));
 const std::string kLabel = field(1, "\x08\x01\x10\x02" + field(4, "\x05"));
 
 TEST_CASE("an image and its label survive a round trip") {
-  for (const std::int32_t label : {0, 1, 127, 128, 999, INT32_MAX}) {
+  for (const std::int32_t label : {0, 1, 127, 128, 999, 65535}) {
     const std::string bytes = write_caffe2_record("some bytes", label);
     const Caffe2Record record = parse_record(bytes);
     CHECK(record_text(record) == "some bytes");

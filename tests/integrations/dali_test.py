@@ -155,7 +155,7 @@ DAMAGE = {
     "cut.jpg": (lambda file: file.write_bytes(file.read_bytes()[:-400]), "corrupt JPEG image"),
     "huge.png": (lambda file: file.write_bytes(file.read_bytes()[:16] + (100_000).to_bytes(4, "big") * 2 +
                                                file.read_bytes()[24:]), "an image of 100000 x 100000 pixels"),
-    "other.png": (lambda file: picture(70, 90, 1).save(file), "is 70 x 90 pixels while others are 60 x 80"),
+    "other.png": (lambda file: picture(70, 90, 1).save(file), "is 70 x 90 pixels, but the first image is 60 x 80"),
     "gray.jpg": (lambda file: picture(60, 80, 1).convert("L").save(file), "is grayscale while others are RGB"),
 }
 

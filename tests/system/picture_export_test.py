@@ -10,7 +10,7 @@ from fit_test import picture
 from PIL import Image
 from pictures import write_class_folders, write_png
 from pixels_test import CORPUS, DEEP_GRAY, read_pictures
-from support import block_with, import_torch, own_data, printed_rows, run_program, swept, train
+from support import block_with, import_torch, own_data, printed_rows, run, run_program, swept, train
 
 torch = import_torch()
 
@@ -50,7 +50,10 @@ def photos(tmp_path_factory):
                 image = image.convert("RGB")
             image.save(root / name / f"{number}.{kind}", **options, exif=exif)
         image.convert("L").save(root / name / "gray.png")
-        Image.fromarray(numpy.full((30, 20), 9000 + 30000 * label, numpy.uint16)).save(root / name / "deep.png")
+        deep = numpy.full((30, 20), 9000 + 30000 * label, numpy.uint16)
+        Image.fromarray(deep).save(root / name / "deep.png")
+        deep[:15] = 1234
+        Image.fromarray(deep).save(root / name / "clear.png", transparency=1234)
     return root
 
 
@@ -130,6 +133,15 @@ def test_exports_match_the_probabilities_of_predict_and_describe_the_preprocessi
         for batch in (1, 5, len(files)):
             (found,) = session.run(["probabilities"], {"images": pixels[:batch].round().astype(numpy.uint8)})
             assert abs(found - theirs[:batch]).max() <= 1e-5
+
+
+def test_given_sizes_override_those_of_the_checkpoint(photos, trained):
+    files, size = sorted(photos.glob("*/*")), ["--set", "data.size=[30,36]"]
+    folder = trained("augmented")  # an entry resizes to the network's size
+    larger, _ = predicted(folder.checkpoints()[-1], files, *size)
+    assert (larger == predicted(folder.path / "model.pt", files, *size)[0]).all()
+    assert (larger != predicted(folder.checkpoints()[-1], files)[0]).any()
+    run("predict", "--checkpoint", trained("crop").path, *files, *size, expect=5)
 
 
 def test_an_onnx_file_has_no_batch_norm(tmp_path, trained):

@@ -118,6 +118,11 @@ def rotate(image, sample):
     return functional.rotate(image, angle, InterpolationMode.BILINEAR, fill=colour(image))
 
 
+def rotate_black(image, sample):
+    angle = (2 * uniform(sample, 0) - 1) * 70
+    return functional.rotate(image, angle, InterpolationMode.BILINEAR, fill=0)
+
+
 def crop(image, sample):
     top, left = (int(uniform(sample, number) * (side + 8 - cropped + 1))
                  for number, (side, cropped) in enumerate(zip(image.shape[1:], CROPPED)))
@@ -134,6 +139,7 @@ OPERATIONS = {
     trivial: "trivial_augment",
     erasing: {"name": "random_erasing", "probability": 0.8},
     rotate: {"name": "rotate", "degrees": 70},
+    rotate_black: {"name": "rotate", "degrees": 70},
     crop: {"name": "random_crop", "size": CROPPED, "padding": 4},
     vertical_flip: "vertical_flip",
 }
