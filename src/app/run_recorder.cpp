@@ -184,6 +184,7 @@ report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& t
                    images.height,      images.width,
                    images.classes};
   start.class_names = dataset.class_names;
+  start.train_class_sizes = dataset.train.class_sizes();
   start.test_class_sizes = dataset.test.class_sizes();
   return start;
 }

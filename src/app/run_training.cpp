@@ -201,6 +201,14 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images)
   result.test = evaluate_on(*images.test, {.predictions = predicted_samples(predictions, batch_size,
                                                                             images.test->count())});
   result.seconds = monotonic_seconds() - begin_s;
+  const auto require_number = [&](const eval::Evaluation& evaluation, const char* set) {
+    if (!std::isnan(evaluation.loss)) return;
+    throw Error(
+        ExitCode::kRunFailed,
+        fmt::format("the {} loss is NaN after step {}: lower learning_rate", set, progress.step));
+  };
+  if (result.validation) require_number(*result.validation, "validation");
+  require_number(result.test, "test");
   return result;
 }
 

@@ -171,6 +171,9 @@ struct PickleMachine {
   void push_storage() {
     const Value id = pop();
     const PickleNode* tuple = node_of(id, kTuple);
+    if (tuple != nullptr && tuple->items.size() > 1 && string_of(tuple->items[0]) == "module") {
+      return push(tuple->items[1]);  // a class, with its source code
+    }
     tuple != nullptr ? push_node({kStorage, tuple->items}) : push({});
   }
   void call() {
@@ -342,7 +345,8 @@ std::optional<StorageId> storage_id(std::span<const Value> id) {
 }
 
 /// Returns the tensor that `torch._utils._rebuild_tensor…` would create. `arguments`: storage,
-/// offset, sizes and strides; in v2 and v3 also requires_grad and backward hooks; in v3, the type.
+/// offset, sizes and strides; in v2 and v3 also requires_grad, backward hooks, in v3 the type, and
+/// a dict of marks such as that of a negated view.
 PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   PickledTensor tensor;
   tensor.problem = "is a tensor in an unknown format";
@@ -353,6 +357,13 @@ PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   const auto sizes = counts_of(arguments[2]);
   const auto strides = counts_of(arguments[3]);
   if (!storage || !offset || !sizes || !strides || sizes->size() != strides->size()) return tensor;
+  const PickleNode* marks = node_of(arguments.back(), kObject);
+  if (arguments.size() > 6 && marks != nullptr && !marks->items.empty()) {
+    tensor.problem =
+        "is a negated or conjugated view, which is not supported; save "
+        "tensor.resolve_neg().resolve_conj() instead";
+    return tensor;
+  }
   tensor.storage = storage->key;
   tensor.offset = *offset;
   // PyTorch before 0.4 stored views of storages, each with a key, an offset and a size.

@@ -32,15 +32,23 @@ struct WeightedLayer {
   std::optional<settings::InitOptions> init;
 };
 
-/// Draws the weights of a layer again unless PyTorch's initialisation is requested. `init` applies
-/// to layers without their own init.
+/// Draws the weights of a layer again unless PyTorch's default initialisation is wanted. `init`
+/// applies to layers without their own init.
 void initialize(const WeightedLayer& weighted, const settings::InitOptions& init,
                 const network::InitDefaults& defaults) {
   const settings::InitOptions& choice = weighted.init.value_or(init);
-  if (choice.name == InitName::kDefault) return;
   const auto parameters = weighted.module->named_parameters(/*recurse=*/false);
   at::Tensor weight = parameters["weight"];
   const at::Tensor* bias = parameters.find("bias");
+  if (choice.name == InitName::kDefault) {
+    if (weight.dim() == 4 && defaults.kaiming_convolutions) {
+      torch::nn::init::kaiming_normal_(weight, 0, torch::kFanOut, torch::kReLU);
+    } else if (weight.dim() == 2 && defaults.linear_std) {
+      torch::nn::init::normal_(weight, 0, *defaults.linear_std);
+      torch::nn::init::zeros_(*bias);
+    }
+    return;
+  }
   if (choice.name == InitName::kNormal) {
     const double std = choice.std.value_or(defaults.normal_std);
     torch::nn::init::normal_(weight, 0, std);

@@ -308,8 +308,19 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
 }
 
 InitDefaults init_defaults(const settings::ModelOptions& options) {
-  if (options.is_custom() || options.name != ModelName::kResNet18) return {};
-  return {.normal_std = 0.01, .normal_draws_biases = false};
+  if (options.is_custom()) return {};
+  switch (options.name) {
+    case ModelName::kResNet18:
+      return {.normal_std = 0.01, .normal_draws_biases = false};
+    case ModelName::kTorchvisionResNet18:
+    case ModelName::kTorchvisionResNet34:
+    case ModelName::kTorchvisionResNet50:
+      return {.kaiming_convolutions = true};
+    case ModelName::kTorchvisionMobileNetV2:
+      return {.kaiming_convolutions = true, .linear_std = 0.01};
+    default:
+      return {};
+  }
 }
 
 }  // namespace mnist_train::network

@@ -91,10 +91,14 @@ settings::LayerList layers_of(const settings::ModelOptions& options, const Image
 /// LayerError, or ConfigKeyError for a built-in network that does not fit the images.
 Network make_network(const settings::ModelOptions& options, const ImageShape& images);
 
-/// Defaults of `model.init` "normal" that depend on the network.
+/// Initial weights that depend on the network.
 struct InitDefaults {
+  // With `model.init` "normal":
   double normal_std = 0.1;
   bool normal_draws_biases = true;  // otherwise they keep PyTorch's values
+  // With `model.init` "default":
+  bool kaiming_convolutions = false;      // kaiming_normal with mode fan_out
+  std::optional<double> linear_std = {};  // of a normal distribution, with biases 0
 };
 InitDefaults init_defaults(const settings::ModelOptions& options);
 

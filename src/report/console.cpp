@@ -22,6 +22,10 @@ constexpr std::size_t kMinBarWidth = 10;
 constexpr const char* kDim = "2";
 constexpr const char* kBestColour = "1;32";
 
+/// Returns a loss with four decimals or, if it is very large, in scientific notation.
+std::string loss_text(double loss) {
+  return std::abs(loss) < 1e6 ? fmt::format("{:.4f}", loss) : fmt::format("{:.3g}", loss);
+}
 std::string as_percent(double fraction) { return fmt::format("{:.2f} %", 100 * fraction); }
 
 std::string coloured(const TerminalStyle& style, const char* code, const std::string& text) {
@@ -111,9 +115,9 @@ class Console : public Sink {
     last_step_ = record;
     if (setup_.quiet || setup_.is_terminal) return;
     const std::int64_t later_steps = position_.step - record.step;  // a GPU's records are late
-    spdlog::info("epoch {}/{}, step {}/{}: loss {:.4f}, {}, {}", record.epoch, setup_.epochs,
-                 position_.step_in_epoch - later_steps, start_.steps_per_epoch, record.loss,
-                 rate_text(record.samples_per_second), time_left());
+    spdlog::info("epoch {}/{}, step {}/{}: loss {}, {}, {}", record.epoch, setup_.epochs,
+                 position_.step_in_epoch - later_steps, start_.steps_per_epoch,
+                 loss_text(record.loss), rate_text(record.samples_per_second), time_left());
   }
 
   void epoch(const EpochResult& result) override {
@@ -152,7 +156,7 @@ class Console : public Sink {
   /// Returns "loss 0.1234, accuracy 98.76 %" and any other accuracies that this run shows.
   std::string figures_text(double loss, double accuracy, std::optional<double> balanced = {},
                            std::optional<double> top5 = {}) const {
-    std::string text = fmt::format("loss {:.4f}, accuracy {}", loss, as_percent(accuracy));
+    std::string text = fmt::format("loss {}, accuracy {}", loss_text(loss), as_percent(accuracy));
     if (balanced && figures_.balanced_accuracy) text += ", balanced " + as_percent(*balanced);
     if (top5 && figures_.top5_accuracy) text += ", top 5 " + as_percent(*top5);
     return text;
@@ -181,12 +185,12 @@ class Console : public Sink {
     const bool best = !best_score_ || score > *best_score_;
     if (best) best_score_ = score;
     const Row cells{fmt::format("{}/{}", record.epoch, setup_.epochs),
-                    fmt::format("{:.4f}", record.test_loss),
+                    loss_text(record.test_loss),
                     as_percent(record.test_accuracy),
                     as_percent(record.test_balanced_accuracy),
                     as_percent(record.test_top5_accuracy.value_or(0)),
                     as_percent(record.validation_accuracy.value_or(0)),
-                    fmt::format("{:.4f}", record.train_loss),
+                    loss_text(record.train_loss),
                     as_percent(record.train_accuracy),
                     fmt::format("{:.2f} s", record.train_seconds + record.test_seconds),
                     with_thousands(static_cast<std::int64_t>(record.samples_per_second))};
@@ -199,10 +203,10 @@ class Console : public Sink {
     const std::string names = named_classes(labels, [this](std::int64_t label) {
       return class_text(start_.class_names, static_cast<std::size_t>(label));
     });
-    spdlog::warn(
-        "{} of {} classes {} never predicted: {}; {}", labels.size(), counts_.samples.size(),
-        labels.size() == 1 ? "was" : "were", names,
-        advice_on_never_predicted(is_imbalanced(counts_.samples), setup_.has_class_weights));
+    spdlog::warn("{} of {} classes {} never predicted: {}; {}", labels.size(),
+                 counts_.samples.size(), labels.size() == 1 ? "was" : "were", names,
+                 advice_on_never_predicted(is_imbalanced(start_.train_class_sizes),
+                                           setup_.has_class_weights));
   }
 
   std::size_t columns() const {
@@ -242,7 +246,7 @@ class Console : public Sink {
     std::string line = fmt::format("epoch {}/{}", position_.epoch, setup_.epochs).substr(0, free);
     for (const std::string& part :
          {fmt::format("{}/{}", position_.step_in_epoch, steps),
-          last_step_ ? fmt::format("loss {:.4f}", last_step_->loss) : "",
+          last_step_ ? "loss " + loss_text(last_step_->loss) : "",
           last_step_ ? rate_text(last_step_->samples_per_second) : "", time_left()}) {
       if (!part.empty() && line.size() + 2 + part.size() <= free) line += "  " + part;
     }
@@ -444,10 +448,10 @@ std::string to_text(const std::string& file, const std::vector<float>& scores,
 
 std::string to_text(const EvaluationMetrics& test) {
   std::string text = fmt::format(
-      "test accuracy  {} of {} image{}\ntest loss      {:.4f}\n"
+      "test accuracy  {} of {} image{}\ntest loss      {}\n"
       "balanced       {} (mean accuracy per class)\n",
       as_percent(test.accuracy), with_thousands(test.samples), test.samples == 1 ? "" : "s",
-      test.loss, as_percent(test.balanced_accuracy));
+      loss_text(test.loss), as_percent(test.balanced_accuracy));
   if (test.top5_accuracy) text += "top-5 accuracy " + as_percent(*test.top5_accuracy) + "\n";
   return text;
 }

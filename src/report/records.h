@@ -182,8 +182,8 @@ struct RunStart {
   std::int64_t samples_seen = 0;
   std::int64_t steps_per_epoch = 0;
   DatasetShape dataset;
-  std::vector<std::string> class_names;        // by number; empty if the data has no names
-  std::vector<std::int64_t> test_class_sizes;  // number of test images per class
+  std::vector<std::string> class_names;  // by number; empty if the data has no names
+  std::vector<std::int64_t> train_class_sizes, test_class_sizes;  // in images
 
   MNIST_TRAIN_VISIT(host, resumed_from, epoch, step, samples_seen, steps_per_epoch)
 };

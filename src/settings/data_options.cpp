@@ -367,6 +367,10 @@ std::optional<double> trained_brightness(const DataOptions& options) {
   return brightness > 0 ? std::optional(brightness) : std::nullopt;  // 0 is the default
 }
 
+NormalizeOptions imagenet_normalize() {
+  return {std::vector{0.485, 0.456, 0.406}, std::vector{0.229, 0.224, 0.225}};
+}
+
 NormalizeOptions gray_of(const NormalizeOptions& normalize) {
   return {gray_of(normalize.mean), gray_of(normalize.std)};
 }
@@ -379,6 +383,7 @@ NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t ch
     key = "/data/augment: normalize: ";
   } else if (options.normalize) {
     normalize = *options.normalize;
+    if (channels == 1 && normalize == imagenet_normalize()) normalize = gray_of(normalize);
   } else if (!options.format) {
     normalize = named_dataset(*options.dataset).normalize;
     if (channels == 1) normalize = gray_of(normalize);

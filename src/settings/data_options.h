@@ -104,6 +104,9 @@ struct DataOptions {
 /// not have one number per channel.
 NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels);
 
+/// Returns the statistics of ImageNet, with which all published weights were trained.
+NormalizeOptions imagenet_normalize();
+
 /// Returns the normalisation for RGB images that have been converted to grayscale (see
 /// imaging::with_channels).
 NormalizeOptions gray_of(const NormalizeOptions& normalize);

@@ -337,9 +337,8 @@ std::vector<ModelName> all_models() {
 }
 
 std::optional<NormalizeOptions> published_normalize(const ModelOptions& options) {
-  // All published weights use ImageNet's statistics.
   if (options.is_custom() || options.name < ModelName::kTorchvisionResNet18) return std::nullopt;
-  return NormalizeOptions{std::vector{0.485, 0.456, 0.406}, std::vector{0.229, 0.224, 0.225}};
+  return imagenet_normalize();  // of all published weights
 }
 
 Schema<ModelOptions> model_schema() {

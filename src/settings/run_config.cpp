@@ -350,6 +350,10 @@ std::vector<std::string> config_differences(const RunConfig& before, const RunCo
   for (const auto& [pointer, unused] : all) {
     const std::string was = text_in(old_values, pointer);
     const std::string is = text_in(new_values, pointer);
+    const auto is_unset = [](const std::string& value) {
+      return value == "null" || value == "not set";
+    };
+    if (is_unset(was) && is_unset(is)) continue;  // the keys of a group are listed instead
     const KeyUse use = use_of(pointer);
     if (was == is || (use != wanted && use != kStepsAndSamples)) continue;
     differences.push_back(replaced(pointer.substr(1), "/", ".") + " was " + excerpt(was, is) +

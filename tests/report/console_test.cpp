@@ -292,6 +292,7 @@ TEST_CASE("a finished run warns about classes that were never predicted") {
                                 3);
   RunStart start;
   start.class_names = {"a", "b\n", std::string(200, 'c')};
+  start.train_class_sizes = {900, 90, 10};
   screen.console->begin(start, {});
   screen.console->epoch(epoch);
   Summary summary;

@@ -272,6 +272,7 @@ TEST_CASE("the page lists classes that are never predicted, with a remedy") {
   const FakeRunFolder folder;
   const auto guess = [](std::size_t label) { return label < 4 ? label : std::size_t{0}; };
   folder.write("run/metrics.jsonl", epoch_with({50, 50, 40, 30, 20, 10}, guess, 0.667));
+  folder.write("run/dataset.json", R"({"classes":[{"train":500},{"train":10}]})");
   check_contains(page_of(folder),
                  {"2 of 6 classes are never predicted: <b>4</b>, <b>5</b></span>; class_weights "
                   "&quot;balanced&quot; gives all classes equal weight.",

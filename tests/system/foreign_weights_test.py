@@ -110,11 +110,19 @@ def test_a_checkpoint_in_the_legacy_format_of_torch_save_is_read(tmp_path):
     sum(value.sum() for value in network.parameters()).backward()
     shared = torch.arange(12.0)
     content = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "views": [shared[2:5], shared.view(3, 4).t()],
-               "empty": torch.empty(0), "flags": torch.ones(3, dtype=torch.bool)}
+               "empty": torch.empty(0), "flags": torch.ones(3, dtype=torch.bool), "loss": torch.nn.CrossEntropyLoss()}
     torch.save(content, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     ours, pixels = scores_of(tmp_path / "old.pth", tmp_path)
     with torch.no_grad():
         assert ours == pytest.approx(torch.log_softmax(network(pixels).double(), dim=1).numpy(), rel=1e-5, abs=1e-5)
+
+
+def test_negated_views_are_refused_by_name(tmp_path):
+    negated = {name: torch._neg_view(-value) for name, value in model().state_dict().items()}
+    torch.save(negated, tmp_path / "negated.pt")
+    refused = run("export", "--checkpoint", tmp_path / "negated.pt", "--format", "safetensors", "--output", tmp_path / "out.safetensors",
+                  expect=5)
+    assert f"{next(iter(negated))} is a negated or conjugated view" in refused.stderr
 
 
 def test_a_truncated_file_in_the_legacy_format_of_torch_save_is_refused(tmp_path):

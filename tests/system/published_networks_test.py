@@ -51,6 +51,24 @@ def check(tmp_path, name, model, size):
     assert ours == pytest.approx(log_probabilities(model, images), rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.parametrize("name", swept(["resnet18", "resnet34", "resnet50", "mobilenet_v2"], ["resnet50", "mobilenet_v2"]))
+def test_initial_weights_are_those_of_torchvision_for_the_seed(tmp_path, name):
+    folder = train(tmp_path, {"model": {"name": f"torchvision-{name}"}, "seed": 5, "max_steps": 1, "learning_rate": 0, "sgd_momentum": 0,
+                              "batch_size": 8, "data": {"size": 32, "channels": 3, "limit_train": 8, "limit_test": 8}})
+    ours = torch.load(folder.path / "model.pt", weights_only=True)
+    torch.manual_seed(5)
+    for key, parameter in getattr(models, name)(num_classes=CLASSES).named_parameters():
+        assert (ours[key] == parameter).all(), key
+
+
+def test_grayscale_pictures_use_the_gray_statistics_of_a_published_network(tmp_path):
+    noise = numpy.random.default_rng(1).integers(0, 256, (2, 8, 32, 32), numpy.uint8)
+    write_class_folders(tmp_path / "gray", {"a": noise[0], "b": noise[1]})
+    folder = train(tmp_path, {"model": {"name": "torchvision-resnet18"}, "max_steps": 1, "batch_size": 4,
+                              "data": own_data("image-folder", tmp_path / "gray") | {"test": 0.25}})
+    assert folder.summary()["status"] == "finished"
+
+
 @pytest.mark.parametrize("size", swept([32, 64, 224], [32]))
 @pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50", "mobilenet_v2"])
 def test_logits_match_torchvision(tmp_path, name, size):

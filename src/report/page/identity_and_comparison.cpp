@@ -109,11 +109,7 @@ std::string left_out_table(const RunFiles& run) {
 /// Returns the number and sizes of the classes, "2 of 7 (rare) to 1,234 (common) training images".
 /// Omits the sizes if they are similar, and returns "" if they are unknown.
 std::string classes_text(const RunFiles& run) {
-  std::vector<std::int64_t> sizes;
-  for (const nlohmann::json& each : value_in(run.dataset, "classes")) {
-    const double size = number_in(each, "train");
-    if (size >= 0 && size < 9e15) sizes.push_back(static_cast<std::int64_t>(size));
-  }
+  const std::vector<std::int64_t> sizes = run.training_class_sizes();
   return sizes.empty()
              ? ""
              : with_thousands(std::ssize(sizes)) + class_sizes_text(sizes, run.class_names);

@@ -17,7 +17,7 @@ std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecor
                           double EpochRecord::*epoch_metric) {
   ChartSeries each = series_of(run.steps, "single steps", kTrain, step_metric);
   each.faint = true;
-  ChartSeries mean{"training", kTrain,
+  ChartSeries mean{"training, running mean", kTrain,
                    smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
   ChartSeries test = series_of(run.epochs, "test", kTest, epoch_metric, &EpochRecord::step);
   chart.series = {std::move(each), std::move(mean), std::move(test)};
@@ -129,8 +129,8 @@ std::string baseline_text(const RunFiles& run, const Baseline& baseline) {
 std::string never_predicted_text(const RunFiles& run, const std::vector<std::int64_t>& missed) {
   if (missed.empty()) return "";
   const bool has_class_weights = !value_in(run.config, "class_weights").is_null();
-  const std::string advice =
-      escape_html(advice_on_never_predicted(is_imbalanced(run.counts.samples), has_class_weights));
+  const std::string advice = escape_html(
+      advice_on_never_predicted(is_imbalanced(run.training_class_sizes()), has_class_weights));
   const std::string names = named_classes(
       missed, [&run](std::int64_t label) { return "<b>" + escaped_class(run, label) + "</b>"; });
   return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",

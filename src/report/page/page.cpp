@@ -288,6 +288,15 @@ bool RunFiles::has_validation() const {
       epochs, [](const RunEpoch& epoch) { return epoch.validation_accuracy.has_value(); });
 }
 
+std::vector<std::int64_t> RunFiles::training_class_sizes() const {
+  std::vector<std::int64_t> sizes;
+  for (const nlohmann::json& each : value_in(dataset, "classes")) {
+    const double size = number_in(each, "train");
+    if (size >= 0 && size < 9e15) sizes.push_back(static_cast<std::int64_t>(size));
+  }
+  return sizes;
+}
+
 std::optional<BestEpoch> RunFiles::best_epoch() const {
   if (epochs.empty()) return std::nullopt;
   // `epochs` lacks records if the run was resumed in another folder or within an evaluated epoch.

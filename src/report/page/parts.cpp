@@ -50,6 +50,7 @@ std::string value_text(double value, AxisFormat format) {
 std::string tick_text(double value, AxisFormat format) {
   if (std::abs(value) < 1e-12) value = 0;  // otherwise "-0" is possible
   if (format == AxisFormat::kPercent) return fmt::format("{:.7g} %", 100 * value);
+  if (value >= 1e9) return fmt::format("{:.3g}", value);
   if (value >= 1e6) return fmt::format("{:.3g} M", value / 1e6);
   if (value >= 1e4) return fmt::format("{:.4g} k", value / 1e3);
   return fmt::format("{:.7g}", value);

@@ -45,6 +45,8 @@ struct RunFiles {
   }
   /// Returns whether there is a validation set, which then determines the best epoch.
   bool has_validation() const;
+  /// Returns the number of training images per class; empty if it is unknown.
+  std::vector<std::int64_t> training_class_sizes() const;
   /// Returns the metric that selects the best checkpoint.
   settings::BestBy best_by() const;
   /// Returns the epoch of the best checkpoint, as recorded in the summary of a run that finished or
