@@ -176,7 +176,7 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
   // If a file with this name exists, a dead process that had the same ID left it behind.
   ::unlink(temporary_path_.c_str());
   fd_ = UniqueFd(
-      ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+      ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (fd_.valid()) return;
   const int error = errno;
   if (!fs::exists(folder_of(path_), ignored)) {
@@ -218,7 +218,7 @@ void write_file_atomically(const fs::path& path, std::string_view content, ExitC
 UniqueFd open_private_file(const fs::path& path, ExitCode code) {
   constexpr int kFlags = O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   while (true) {
-    UniqueFd created(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0644));
+    UniqueFd created(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0666));
     if (created.valid()) return created;
     if (errno != EEXIST) throw_errno(code, path, "create");
     UniqueFd found(::open(path.c_str(), kFlags));

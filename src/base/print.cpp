@@ -264,7 +264,7 @@ void set_up_logging(const LogSetup& setup) {
     std::error_code ignored;  // open() reports errors
     std::filesystem::create_directories(setup.file->parent_path(), ignored);
     constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
-    UniqueFd fd(::open(setup.file->c_str(), kFlags, 0644));
+    UniqueFd fd(::open(setup.file->c_str(), kFlags, 0666));
     if (!fd.valid()) throw_errno(ExitCode::kRunFailed, *setup.file, "open the log file");
     add(std::move(fd), spdlog::level::debug, "%Y-%m-%dT%H:%M:%S.%e%z %l %v");
   }

@@ -4,7 +4,9 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -232,16 +234,26 @@ void Communicator::leave() {
   const launch::WaitScope waiting(status_, launch::Wait::kTextExchange);
   translate_failures("shutdown", [&] {
     ++exchanges_;
-    std::vector<std::string> done_keys, left_keys;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      done_keys.push_back(next_key("done", rank));
-      left_keys.push_back(next_key("left", rank));
+    if (rank_ != 0) {
+      store_->set(next_key("done", rank_), "");
+      store_->wait({next_key("done", 0)});
+      store_->set(next_key("left", rank_), "");
     }
-    store_->set(next_key("done", rank_), "");
-    store_->wait(done_keys);
-    store_->set(next_key("left", rank_), "");
-    if (rank_ == 0) store_->wait(left_keys);  // rank 0 may serve the store
   });
+  if (rank_ != 0) return;
+  // Rank 0 may serve the store, so it leaves last. It writes the results, so the others should be
+  // waiting already; one that does not respond has died, but the results are complete.
+  constexpr std::chrono::seconds kLimit(10);
+  try {
+    for (const char* what : {"done", "left"}) {
+      std::vector<std::string> keys;
+      for (int rank = 1; rank < world_size_; ++rank) keys.push_back(next_key(what, rank));
+      if (what == std::string_view("left")) store_->set(next_key("done", 0), "");
+      store_->wait(keys, kLimit);
+    }
+  } catch (const std::exception& error) {
+    spdlog::warn("another rank died after training ended: {}", short_message(error));
+  }
 }
 
 std::vector<std::string> Communicator::gather_text(const std::string& text) {

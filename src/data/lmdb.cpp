@@ -346,7 +346,7 @@ void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry
   require(mdb_env_set_mapsize(environment, kMaxBytes), "set the size of");
   // Syncs only at the end, because an unfinished database is discarded. Uses no lock file: no other
   // process uses the database, and writing to the mapped lock file on a full disk would be fatal.
-  require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");
+  require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0666), "open");
   for (std::int64_t number = 0; number < count;) {
     MDB_txn* begun = nullptr;
     require(mdb_txn_begin(environment, nullptr, 0, &begun), "write");

@@ -111,13 +111,15 @@ std::string choose_backend(const settings::RunConfig& config, const Machine& mac
 }
 
 /// Returns the first number in OMP_NUM_THREADS, such as "4" or "4,2" (nesting levels); nothing if
-/// the variable is not set or its value is invalid.
+/// the variable is not set or its value is invalid or too large.
 std::optional<int> openmp_threads() {
+  constexpr int kMaxThreads = 1024;  // as in launch.threads_per_process
   const char* text = std::getenv("OMP_NUM_THREADS");
   if (text == nullptr) return std::nullopt;
   int threads = 0;
   const auto [end, error] = std::from_chars(text, text + std::strlen(text), threads);
-  const bool is_valid = error == std::errc() && (*end == '\0' || *end == ',') && threads >= 1;
+  const bool is_valid = error == std::errc() && (*end == '\0' || *end == ',') && threads >= 1 &&
+                        threads <= kMaxThreads;
   return is_valid ? std::optional(threads) : std::nullopt;
 }
 

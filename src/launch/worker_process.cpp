@@ -107,7 +107,7 @@ void plan_standard_streams(const WorkerSetup& setup, int rank, RankPlan& plan) {
   if (setup.log_folder) {
     const fs::path path = *setup.log_folder / log_file_name(rank);
     log = UniqueFd(
-        ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!log.valid()) throw_errno("open " + path.string());
     plan.descriptors.emplace_back(copy_above_targets(log.get()), STDERR_FILENO);
     if (rank != 0) out = log.get();

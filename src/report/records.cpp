@@ -87,7 +87,13 @@ class RecordFiles : public Sink {
   RecordFiles(const fs::path& folder, fs::path accuracies_file, std::int64_t keep_metrics_bytes)
       : folder_(folder),
         accuracies_file_(std::move(accuracies_file)),
-        metrics_(folder / files::kMetrics, keep_metrics_bytes) {}
+        metrics_(folder / files::kMetrics, keep_metrics_bytes) {
+    if (keep_metrics_bytes > metrics_.bytes()) {
+      spdlog::warn("{}: records before the resumed step are missing",
+                   (folder / files::kMetrics).string());
+    }
+    metrics_.truncate_to_line();
+  }
 
   void begin(const RunStart& start, const Summary& summary) override {
     class_names_ = start.class_names;
@@ -217,7 +223,7 @@ std::string base64(std::string_view bytes) {
 
 AppendFile::AppendFile(fs::path path, std::int64_t keep_bytes)
     : path_(std::move(path)),
-      fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644)) {
+      fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666)) {
   struct stat status {};
   if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0)
     throw_errno(ExitCode::kRunFailed, path_, "open");
@@ -227,6 +233,16 @@ AppendFile::AppendFile(fs::path path, std::int64_t keep_bytes)
 void AppendFile::truncate(std::int64_t bytes) {
   if (::ftruncate(fd_.get(), bytes) != 0) throw_errno(ExitCode::kRunFailed, path_, "truncate");
   bytes_ = bytes;
+}
+
+void AppendFile::truncate_to_line() {
+  std::int64_t end = bytes_;
+  for (char last = 0; end > 0; --end) {
+    if (::pread(fd_.get(), &last, 1, end - 1) != 1)
+      throw_errno(ExitCode::kRunFailed, path_, "read");
+    if (last == '\n') break;
+  }
+  if (end < bytes_) truncate(end);
 }
 
 void AppendFile::append(std::string_view content) {

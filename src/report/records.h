@@ -299,6 +299,8 @@ class AppendFile {
                       std::int64_t keep_bytes = std::numeric_limits<std::int64_t>::max());
 
   void truncate(std::int64_t bytes);
+  /// Removes an incomplete last line.
+  void truncate_to_line();
   /// Appends the whole content. If that fails, removes the part that was written, so that no record
   /// is incomplete.
   void append(std::string_view content);
@@ -320,7 +322,7 @@ class AppendFile {
 std::unique_ptr<Sink> record_files(const fs::path& run_folder, const fs::path& accuracies_file,
                                    std::int64_t keep_metrics_bytes);
 
-/// Appends scalars and histograms to the run folder's newest `events.out.tfevents.*`, after
+/// Appends scalars and histograms to the run folder's newest event file of this program, after
 /// truncating it at a record boundary to at most `keep_bytes`, or to a new file if there is none.
 std::unique_ptr<Sink> tensorboard_sink(const fs::path& run_folder, std::int64_t keep_bytes);
 

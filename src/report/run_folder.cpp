@@ -44,7 +44,7 @@ fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& create
 /// Locks the folder, and records this process and its launch, if any, in the lock file.
 UniqueFd take_lock(const fs::path& folder, const std::string& launch_id) {
   const fs::path path = folder / files::kLock;
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) refuse("{}: cannot open: {}", path.string(), std::strerror(errno));
   const FileLock lock = take_file_lock(fd.get());
   if (lock == FileLock::kHeld) refuse_in_use(folder, fd.get());
@@ -103,6 +103,13 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   if (holds_run(*folder) && !continues) {
     refuse("{}: already contains a run; resume it with --resume auto, or choose another --output",
            folder->string());
+  }
+  std::error_code error;
+  for (const fs::path& name : {fs::path(config.model_file), fs::path(config.accuracies_file),
+                               fs::path(files::kDataset), fs::path(files::kPage)}) {
+    if (continues || !fs::exists(*folder / name, error)) continue;
+    refuse("{}: already contains {}, which the run would replace; choose another --output",
+           folder->string(), name.string());
   }
   return folder;
 }

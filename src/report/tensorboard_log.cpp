@@ -35,15 +35,18 @@ std::uint32_t masked_crc(std::string_view bytes) {
   return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
-/// Returns the newest event file in a folder or, if there is none, a name for a new one in the form
-/// that TensorBoard expects. Names sort by time.
+/// Returns the newest event file of this program in a folder or, if there is none, a name for a new
+/// one in the form that TensorBoard expects. Names sort by time.
 fs::path events_path(const fs::path& folder) {
+  constexpr const char* kOwn = ".mnist-train";
   fs::path path;
   for (const fs::path& each : paths_in(folder)) {
-    if (each.filename().string().starts_with(files::kEvents)) path = each;
+    const std::string name = each.filename().string();
+    if (name.starts_with(files::kEvents) && name.ends_with(kOwn)) path = each;
   }
   if (!path.empty()) return path;
-  return folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
+  return folder /
+         fmt::format("{}{:010.0f}.{}{}", files::kEvents, wall_clock_seconds(), host_name(), kOwn);
 }
 
 /// Opens a TFRecord file (tensorflow/core/lib/io/record_writer.cc) and truncates it at a record

@@ -444,5 +444,14 @@ TEST_CASE("an agent's store serves consecutive attempts without mixing their ran
       IsError(ExitCode::kDistributed, "missing: rank 1"));
 }
 
+TEST_CASE("rank 0 leaves soon if another rank has died") {
+  testing::on_connected_ranks(2, [](Communicator& communicator) {
+    if (communicator.rank() != 0) return;
+    const double begin_s = monotonic_seconds();
+    communicator.leave();
+    CHECK(monotonic_seconds() - begin_s < 15);
+  });
+}
+
 }  // namespace
 }  // namespace mnist_train::comm

@@ -140,14 +140,14 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_at_the_same_step(tmp_path):
     step = re.search(r"rank \d .*the loss became (?:NaN|infinite) at step (\d+): lower learning_rate", cause).group(1)
     assert set(re.findall(r"at step (\d+)", failed.stderr)) == {step}
     assert not failed.checkpoints() and not (failed.path / "model.pt").exists()
+    assert not [line for line in failed.steps() if line["step"] >= int(step)]
+    assert "no checkpoint was written" in failed.stderr and "start again" not in failed.stderr  # it would diverge again
 
 
 def test_a_network_that_diverges_in_its_last_step_fails_in_the_evaluation(tmp_path):
     failed = train(tmp_path, {"learning_rate": 1e30, "max_steps": 1, "sgd_momentum": 0}, processes=2, expect=1)
     assert "the test loss is NaN after step 1" in failed.summary()["error"]
     assert not failed.checkpoints() and not (failed.path / "model.pt").exists()
-    assert "no checkpoint was written" in failed.stderr and "start again" not in failed.stderr  # it would diverge again
-    assert not [line for line in failed.steps() if line["step"] >= int(step)]
 
 
 # Disk

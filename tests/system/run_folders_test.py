@@ -150,3 +150,32 @@ def test_the_file_name_determines_the_format_of_weights(tmp_path):
     assert "__metadata__" in json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
     config = folder / "config.json"
     run("evaluate", "--config", config, "--checkpoint", folder / "model.safetensors", expect=0)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "accuracies.json", "report.html", "dataset.json"])
+def test_a_run_does_not_replace_results_without_a_run(tmp_path, name):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text("precious")
+    refused = train(tmp_path, {"max_steps": 1}, expect=2)
+    assert f"already contains {name}, which the run would replace" in refused.stderr
+    assert (tmp_path / "run" / name).read_text() == "precious"
+
+
+def test_event_files_of_other_programs_are_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    foreign = tmp_path / "run" / "events.out.tfevents.9900000000.host.1.0"
+    foreign.write_bytes(bytes(5000))
+    train(tmp_path, {"max_steps": 3})
+    train(tmp_path, {"max_steps": 5}, "--resume", "auto")
+    assert foreign.read_bytes() == bytes(5000)
+    assert len(list((tmp_path / "run").glob("events.out.tfevents.*.mnist-train"))) == 1
+
+
+def test_a_shortened_list_of_metrics_is_continued_after_its_last_whole_line(tmp_path):
+    first = train(tmp_path, {"max_steps": 3, "log_interval": 1})
+    metrics = first.path / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text(lines[0] + lines[1][:30])
+    resumed = train(tmp_path, {"max_steps": 5, "log_interval": 1}, "--resume", "auto")
+    assert "metrics.jsonl: records before the resumed step are missing" in resumed.stderr
+    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()][0] == 1
