@@ -107,7 +107,7 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   std::error_code error;
   for (const fs::path& name : {fs::path(config.model_file), fs::path(config.accuracies_file),
                                fs::path(files::kDataset), fs::path(files::kPage)}) {
-    if (continues || !fs::exists(*folder / name, error)) continue;
+    if (continues || !fs::is_regular_file(*folder / name, error)) continue;
     refuse("{}: already contains {}, which the run would replace; choose another --output",
            folder->string(), name.string());
   }

@@ -71,7 +71,7 @@ def test_a_resumed_run_continues_its_event_file_seamlessly(tmp_path):
 
 
 def test_unwritable_events_do_not_end_the_run(tmp_path):
-    (tmp_path / "run" / "events.out.tfevents.1.here").mkdir(parents=True)
+    (tmp_path / "run" / "events.out.tfevents.1.here.mnist-train").mkdir(parents=True)
     folder = train(tmp_path, SMALL_RUN | {"epochs": 1})
     assert folder.stderr.count("the run continues without TensorBoard's events") == 1
     assert folder.summary()["status"] == "finished"
