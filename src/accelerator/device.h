@@ -20,9 +20,8 @@ class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
 
-  /// Captures the launches of `work` without executing them. All tensors that `work` reads or
-  /// writes must keep their addresses, and `work` must not wait for the device. Throws
-  /// Error(kRunFailed).
+  /// Captures the launches of `work` without executing them. Tensors that `work` reads or writes
+  /// must keep their addresses, and `work` must not wait for the device. Throws Error(kRunFailed).
   virtual void capture(const std::function<void()>& work) = 0;
   /// Launches the captured work without waiting for it.
   virtual void replay() = 0;
@@ -72,8 +71,7 @@ void synchronize(at::Device device);
 /// therefore reach a wait that is shown (see `report_waits_to`) before the queue is full.
 class RunAheadLimit {
  public:
-  /// The host gets at most 2 * `steps` steps ahead, and waits only if it is more than `steps`
-  /// ahead.
+  /// The host gets at most 2 * `steps` steps ahead and waits only if it is more than `steps` ahead.
   RunAheadLimit(at::Device device, int steps);
 
   /// Counts a launched step. After every `steps` steps, waits until the GPU has reached the point
@@ -107,14 +105,12 @@ bool computes_bfloat16(at::Device device);
 /// processes that use a GPU load them and this module; tensors on a GPU then work as usual.
 struct CudaModule {
   int (*device_count)();
-  /// Makes the calling thread use this GPU with a stream other than the default one, which CUDA
-  /// cannot capture into graphs.
+  /// Makes the calling thread use this GPU and, for capture into graphs, a non-default stream.
   void (*set_device)(int index);
   std::int64_t (*peak_memory_bytes)(int index);  // of LibTorch's allocator
   std::int64_t (*free_memory_bytes)(int index);
   const char* (*device_name)(int index);  // "NVIDIA H100 80GB HBM3"
-  /// Returns the PCI address, such as "0000:01:00.0", by which NCCL identifies GPUs. All MIG slices
-  /// of a GPU share one address.
+  /// Returns the PCI address ("0000:01:00.0") by which NCCL identifies a GPU. MIG slices share it.
   std::string (*pci_address)(int index);
   bool (*computes_bfloat16)(int index);  // natively
   int (*runtime_version)();              // 13000 is 13.0

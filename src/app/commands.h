@@ -15,8 +15,7 @@
 namespace mnist_train::app {
 
 /// Trains until the run ends; with Job::saves_snapshot, only writes the snapshot. Returns kDone, or
-/// kTerminated or kInterrupted if a signal stopped the run and it was saved. Collective. Throws
-/// Error.
+/// kTerminated or kInterrupted if it was stopped by a signal and saved. Collective. Throws Error.
 ExitCode run_training(Worker& worker);
 
 /// Evaluates the job's weights on the test set; rank 0 prints metrics. Collective. Throws Error.
@@ -34,8 +33,7 @@ void run_description(Worker& worker);
 
 /// In one process, classifies image files, or the test set as in an evaluation, and prints one line
 /// per image, in order. Images are converted to the model's channels and size and normalised as in
-/// the run, but not inverted. After printing, throws Error(kData) naming every file that cannot be
-/// read as an image.
+/// the run, but not inverted. After printing, throws Error(kData) naming every unreadable image.
 void run_predictions(Worker& worker);
 
 /// Draws the first batch of a run as the model will see it, with normalisation undone, in one grid
@@ -107,8 +105,7 @@ struct PreviewPage {
 /// content. The factor is lower if the picture would become too wide.
 std::int64_t default_scale(const std::vector<RankPreview>& previews);
 
-/// Returns the class names of a rank's images, or the class numbers if there are no names, arranged
-/// like its grid.
+/// Returns the class names, or else numbers, of a rank's images, arranged like its grid.
 std::string classes_text(const RankPreview& preview);
 
 /// Draws all images into one picture, each pixel as a square of `scale` by `scale` pixels.

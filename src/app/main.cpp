@@ -90,9 +90,8 @@ std::string end_run_folder(const Worker& worker, const launch::FailureReport& fa
   return launch::recovery_advice(worker.run_folder, worker.job.program, failure.code, is_mistake);
 }
 
-/// Reports to the launcher why this rank failed: to ours through a pipe, to others on standard
-/// error and in TORCHELASTIC_ERROR_FILE. `worker` is null if the rank failed before creating it.
-/// Returns the exit code.
+/// Tells the launcher why this rank failed: ours through a pipe, others on standard error and in
+/// TORCHELASTIC_ERROR_FILE. `worker` is null if it was not yet created. Returns the exit code.
 ExitCode report_failure(const std::exception& error, Worker* worker) {
   // The main thread may report a lost connection while the watching thread reports a timeout; the
   // first report ends the process.
@@ -151,8 +150,7 @@ Worker* current_worker = nullptr;  // null until `run`
 /// launchers do not see whether a rank makes progress.
 std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
   const bool launcher_watches = launch::was_handed_over("status");
-  // Under another launcher, keep NCCL's timeout, because NCCL's watchdog also logs the collective
-  // that the ranks disagree on.
+  // Under another launcher, keep NCCL's timeout: its watchdog also logs the mismatched collective.
   if (launcher_watches || !worker.communicator.reduces_on_device()) {
     worker.communicator.disable_timeouts();
   }

@@ -22,9 +22,8 @@ namespace {
 
 // The folder.
 
-/// Returns the first subfolder whose name matches one of the fnmatch(3) patterns, which are tried
-/// in order: first as whole names, then as last words. Case, and endings such as "_set" and "2017",
-/// are ignored.
+/// Returns the first subfolder whose name matches one of the fnmatch(3) patterns, tried in order,
+/// first as whole names, then as last words. Ignores case, and endings such as "_set" and "2017".
 std::optional<fs::path> find_subfolder(const fs::path& folder,
                                        std::initializer_list<std::string> patterns) {
   const std::vector<fs::path> paths = paths_in(folder);
@@ -237,8 +236,7 @@ class Draft {
             static_cast<double>(largest_) / static_cast<double>(smallest_));
   }
 
-  /// Chooses a network of 3x3 convolutions with batch norm that halves the images until they are
-  /// small.
+  /// Chooses a network of 3x3 convolutions with batch norm that halves images until they are small.
   void choose_network() {
     constexpr std::int64_t kSmallSide = 4;
     constexpr std::int64_t kLargeSide = 48;  // from this size on, a strided first layer saves time

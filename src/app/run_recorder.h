@@ -25,8 +25,7 @@ namespace mnist_train::app {
 /// files, on rank 0.
 class StateSaver {
  public:
-  /// Opens the snapshot memory if the launcher handed it over. Collective. Throws
-  /// Error(kRunFailed).
+  /// Opens any snapshot memory that the launcher handed over. Collective. Throws Error(kRunFailed).
   StateSaver(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer);
 
   /// Decides, on rank 0, whether a snapshot is due after the next collective (with a GPU, never).
@@ -63,8 +62,7 @@ class StateSaver {
  private:
   template <class Work>
   void timed_on_rank0(const Work& work);
-  /// Returns whether the config asks for a checkpoint of this step. `epoch`: the epoch that ends
-  /// with this step, if any.
+  /// Returns whether the config asks for a checkpoint of this step, which ends `epoch`, if any.
   bool is_scheduled(std::optional<std::int64_t> epoch, std::int64_t step) const;
 
   Worker& worker_;
@@ -130,15 +128,13 @@ class RunRecorder {
   /// the page and the summary from time to time.
   void record_steps();
   void epoch_finished(const Evaluations& evaluations);
-  /// Updates the page and the summary, unless updates have already taken more than their share of
-  /// the run's time.
+  /// Updates the page and summary, unless updates have already taken their share of the run's time.
   void refresh_report();
   /// Returns the lengths of the append-only files, for a checkpoint. If the run ended within an
   /// epoch, they exclude that epoch's record, which a longer run writes again.
   LogPositions log_positions() const;
 
-  /// Called after the last epoch: writes the model and the final summary, and prints the result.
-  /// Collective.
+  /// After the last epoch: writes the model and final summary, and prints the result. Collective.
   void finish();
   /// Called after a signal, once a checkpoint has been saved: writes the final summary. Collective.
   void finish_stopped();

@@ -53,8 +53,7 @@ RunImages load_images(Worker& worker, const data::Dataset& dataset) {
   return images;
 }
 
-/// Returns the class weights of the config, by class; empty if there are none. Throws like
-/// data::class_weights.
+/// Returns the config's class weights, by class; empty if none. Throws like data::class_weights.
 std::vector<float> class_weights(const Worker& worker, const data::Dataset& dataset) {
   const auto& options = worker.config.train.class_weights;
   if (!options) return {};
@@ -80,9 +79,8 @@ void log_model_notes(const models::Model& model) {
   if (const std::string remark = model.remark(); !remark.empty()) spdlog::warn("{}", remark);
 }
 
-/// Builds the config's trainer. Ranks that cannot share memory send messages instead, unless the
-/// config requires shared memory: then all ranks throw the same error. Collective. Throws
-/// Error(kConfig).
+/// Builds the config's trainer. Ranks that cannot share memory send messages, unless the config
+/// requires shared memory: then all ranks throw the same error. Collective. Throws Error(kConfig).
 std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::Dataset& dataset,
                                               RunImages& images) {
   using Strategy = settings::AveragingStrategy;
@@ -124,8 +122,7 @@ void log_already_finished(const Worker& worker, const train::Trainer& trainer) {
       launch::resume_command(worker.run_folder, worker.job.program), longer);
 }
 
-/// Returns whether the run must stop now. A stop request after the last step is ignored, because
-/// only evaluation remains.
+/// Returns whether the run must stop now: never after the last step, as only evaluation remains.
 bool must_stop(const train::Trainer& trainer) {
   return trainer.stop_requested() && !trainer.run_done();
 }

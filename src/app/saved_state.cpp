@@ -59,8 +59,7 @@ void mark_best(const Worker& worker, const train::Progress& progress) {
   }
 }
 
-/// Returns the config of the run that wrote a checkpoint; nullopt if this version of the program no
-/// longer accepts it.
+/// Returns the config of a checkpoint's run; nullopt if this program version no longer accepts it.
 std::optional<settings::RunConfig> saved_config(const std::string& source,
                                                 const checkpoint::RunFacts& facts) {
   try {

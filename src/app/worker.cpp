@@ -51,8 +51,7 @@ void end_on_stop_signals(bool trains) {
   // Shells start background processes with SIGINT ignored, but a SIGINT sent to them is deliberate.
   for (const int signal : launch::stop_signals()) ::signal(signal, SIG_DFL);
   // No handler may run on a compute thread: while oneDNN multiplies matrices, the stack pointer
-  // points into the heap, so a handler's frame would corrupt memory. Threads created later inherit
-  // the mask.
+  // points into the heap, so a handler's frame would corrupt memory. New threads inherit the mask.
   const sigset_t signals = launch::stop_signal_set();
   ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
   start_thread([trains] { handle_stop_signals(trains); }).detach();
@@ -94,8 +93,7 @@ void set_up_log(const Worker& worker) {
       identity.restart_count + 1, identity.detected_from);
 }
 
-/// Logs LibTorch's own warnings only at debug level, because they contain stack traces and would
-/// precede our messages.
+/// Logs LibTorch's warnings only at debug level: they have stack traces and precede our messages.
 class LibTorchWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -113,8 +111,7 @@ void silence_libtorch(const std::string& level) {
 
 void set_up_host(Worker& worker) {
   at::set_num_threads(worker.placement.threads);
-  // Keep the memory of activations and gradients, which each step frees and the next one allocates
-  // again.
+  // Keep the memory of activations and gradients, which each step frees and the next reallocates.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, -1);
   const bool deterministic = worker.config.train.deterministic;

@@ -43,8 +43,7 @@ struct Worker {
 /// device, and connects to the other ranks. Collective. Throws Error.
 std::unique_ptr<Worker> start_worker();
 
-/// Compiles our custom kernels if this rank computes on a GPU and the config does not turn them
-/// off. Throws Error(kRunFailed).
+/// On a GPU, compiles custom kernels unless the config turns them off. Throws Error(kRunFailed).
 void prepare_kernels(const Worker& worker);
 
 /// From now on, the signals of launch::stop_signals are only recorded, so that the ranks can agree
@@ -64,10 +63,9 @@ void requeue_if_asked(Worker& worker);
 
 // Data and model of a worker.
 
-/// Opens the config's data. Unless the data is streamed, our own launcher reads it for all its
-/// ranks; with other launchers, and for streamed data, each process opens it itself. Rank 0 logs
-/// skipped samples. Collective. Throws Error(kData), for example if a set in train_per_process has
-/// no samples.
+/// Opens the config's data. Unless it is streamed, our own launcher reads it for its ranks; with
+/// other launchers, and for streamed data, each process opens it itself. Rank 0 logs skipped
+/// samples. Collective. Throws Error(kData), for example if a set in train_per_process is empty.
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
 /// Returns an image set without samples, with the shape of the config's images or of those that the
@@ -76,9 +74,8 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::k
 /// at most one image is decoded. Throws Error(kCheckpoint) or Error(kData) if they cannot be read.
 data::ImageSet image_shape(const Worker& worker);
 
-/// Returns the config's `data.augment` for images of this size; null if the list is empty.
-/// `mixes_across_ranks`: whether global mixup and cutmix use samples of other ranks or shards, as
-/// in training.
+/// Returns the config's `data.augment` for this image size; null if empty. `mixes_across_ranks`:
+/// whether global mixup and cutmix use samples of other ranks or shards, as in training.
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images,
                                                   bool mixes_across_ranks);

@@ -76,8 +76,7 @@ struct EvaluationMetrics {
   double loss = 0;               // mean negative log-likelihood
   double accuracy = 0;           // fraction of samples whose label has the largest logit
   double balanced_accuracy = 0;  // mean recall of the classes with samples
-  // Fraction of samples whose label has one of the five largest logits; set only if there are more
-  // than five classes.
+  // Fraction of samples whose label has a top-five logit; set only with more than five classes.
   std::optional<double> top5_accuracy{};
   std::int64_t samples = 0;
   ClassCounts counts{};

@@ -49,8 +49,7 @@ CpuFeatures detect() { return {}; }
 
 #endif
 
-// These functions have internal linkage, because Clang 14 cannot link cloned functions across
-// files.
+// These functions have internal linkage because Clang 14 cannot link cloned functions across files.
 
 MNIST_TRAIN_VECTORIZED void widen(const std::uint16_t* __restrict from, std::int64_t count,
                                   float* __restrict to) {
@@ -73,8 +72,7 @@ MNIST_TRAIN_VECTORIZED void sum(const float* a, const float* b, std::int64_t cou
   for (std::int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
 }
 
-/// Once the sign bit is cleared, floats are in the same order as their bits read as integers, and
-/// infinity and NaN come last.
+/// Without the sign bit, floats sort like their bits as integers, and infinity and NaN come last.
 MNIST_TRAIN_VECTORIZED bool are_finite(const float* values, std::int64_t count) {
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < count; ++i) {

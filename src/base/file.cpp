@@ -466,8 +466,7 @@ bool is_zip_file(std::span<const std::uint8_t> file) {
 }
 
 bool is_legacy_torch_file(std::span<const std::uint8_t> file) {
-  // The first pickle is the number 0x1950a86a20f9469cfc6c, as bytes or, in old protocols, as
-  // digits.
+  // The first pickle is the number 0x1950a86a20f9469cfc6c, as bytes or, in old protocols, digits.
   constexpr std::string_view kBytes = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
   constexpr std::string_view kDigits = "119547037146038801333356";
   constexpr std::size_t kMaxMagicBytes = 40;

@@ -94,8 +94,7 @@ UniqueFd open_private_file(const std::filesystem::path& path, ExitCode code);
 /// sync folders), logs a warning once per process. Throws Error(code) for any other failure.
 void sync_file(int fd, const std::filesystem::path& path, ExitCode code);
 
-/// Returns whether `error`, from fsync or open, means that the file system does not support
-/// syncing.
+/// Returns whether `error` from fsync or open means that the file system does not support syncing.
 bool is_sync_unsupported(int error);
 
 /// Creates a folder and its parents, and adds those that did not exist to `created`, parents first.
@@ -115,8 +114,7 @@ std::filesystem::path first_numbered(
 /// that no other process is writing there.
 void remove_leftovers(const std::filesystem::path& folder);
 
-/// Returns the sorted paths in a folder; if listing fails, sets `failure` and returns those found
-/// so far.
+/// Returns the sorted paths in a folder; if listing fails, sets `failure` and returns those found.
 std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
                                             std::error_code* failure = nullptr);
 
@@ -137,8 +135,7 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, 
 /// offset, which is shared with the processes that inherited the descriptor.
 std::string content_of(int fd);
 
-/// Writes all bytes to a descriptor, retrying after interrupts and short writes. Returns false and
-/// sets errno on failure.
+/// Writes all bytes despite interrupts and short writes. On failure, sets errno and returns false.
 bool write_all(int fd, const void* bytes, std::size_t size);
 
 std::filesystem::path executable_folder();
@@ -180,13 +177,11 @@ std::string other_files_in(const std::filesystem::path& folder);
 
 // Checkpoints and other weights files.
 
-/// Returns the file name of the checkpoint after `step` optimizer steps:
-/// "step-00000938.safetensors".
+/// Returns the file name of a checkpoint after `step` optimizer steps: "step-00000938.safetensors".
 std::string checkpoint_name(std::int64_t step);
 
-/// Returns the steps with a checkpoint file in `folder`, ascending; none if the folder does not
-/// exist. The files are not opened and may be damaged. Throws Error(kCheckpoint) if the folder
-/// cannot be read.
+/// Returns the steps with a checkpoint file in `folder`, ascending; none if it does not exist. The
+/// files are not opened and may be damaged. Throws Error(kCheckpoint) if the folder cannot be read.
 std::vector<std::int64_t> saved_steps(const std::filesystem::path& folder);
 
 /// File name of the best checkpoint, in the checkpoint folder.
@@ -213,8 +208,7 @@ inline constexpr const char* kMetadataName = "__metadata__";
 /// The metadata entry in which our checkpoints describe their run, as JSON.
 inline constexpr const char* kCheckpointState = "mnist-train.state";
 
-/// The seal at the end of a checkpoint is the hash of all bytes before it. The header lists it as a
-/// tensor with this name.
+/// The seal at the end of a checkpoint, a tensor of this name, is the hash of all bytes before it.
 inline constexpr const char* kSealName = "mnist-train.seal";
 inline constexpr std::size_t kSealBytes = Hasher::kDigestBytes;
 

@@ -16,8 +16,7 @@ inline std::string record_key(std::string member) {
 }
 
 #define MNIST_TRAIN_VISIT_MEMBER(member) field(mnist_train::record_key(#member), record.member);
-/// Defines a record's function `visit`, which calls `field(key, member)` for each of these members
-/// in order.
+/// Defines a record's `visit`, which calls `field(key, member)` for each of these members in order.
 #define MNIST_TRAIN_VISIT(...)                                                       \
   template <class Record, class Field>                                               \
   static void visit(Record& record, const Field& field) {                            \

@@ -168,8 +168,7 @@ class Helpers {
     }
   }
 
-  /// Returns whether this helper was counted in `crew_`. If so, it must decrement `crew_` after the
-  /// work.
+  /// Returns whether this helper joined `crew_`. If so, it must decrement `crew_` after the work.
   bool join() {
     std::uint32_t crew = crew_.load(std::memory_order_acquire);
     do {

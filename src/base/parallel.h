@@ -21,9 +21,8 @@ namespace mnist_train {
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& work);
 
-/// A barrier for processes or threads that share memory. Whatever one of them writes before it
-/// arrives is visible to the others after the barrier. A waiting process spins briefly, then sleeps
-/// on a futex.
+/// A barrier for processes or threads that share memory. Whatever one writes before arriving is
+/// visible to the others after the barrier. A waiter spins briefly, then sleeps on a futex.
 class SharedBarrier {
  public:
   /// Returns the size of the barrier's shared memory in bytes.

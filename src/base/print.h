@@ -119,8 +119,7 @@ struct LogSetup {
   std::optional<std::filesystem::path> file;  // messages of level debug and above are appended
 };
 
-/// Replaces the process's default logger. Control bytes and newlines in messages are escaped, so
-/// that each message is one line.
+/// Replaces the default logger. Escapes control bytes and newlines, so each message is one line.
 void set_up_logging(const LogSetup& setup);
 
 }  // namespace mnist_train

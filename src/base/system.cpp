@@ -281,8 +281,7 @@ std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root)
     const auto path = cgroup_path(controller, version, root);
     const fs::path top = version == 1 ? mount / controller : mount;
     if (!path || !is_folder(top)) continue;
-    // In a container, the process's cgroup may be mounted at the top even though the kernel reports
-    // its path on the host.
+    // In a container, our cgroup may be mounted at the top, but the kernel reports its host path.
     const bool is_outside = path->find("/..") != std::string::npos;  // of our cgroup namespace
     fs::path below = is_outside ? fs::path() : fs::path(*path).relative_path();
     for (; !below.empty(); below = below.parent_path()) {

@@ -51,14 +51,12 @@ std::optional<std::filesystem::path> private_cache_folder(const char* name);
 /// Returns the name of this machine, or "unknown host".
 std::string host_name();
 
-/// Starts a thread that blocks all signals. Throws Error(kRunFailed) naming the limits if the
-/// system refuses to start it.
+/// Starts a thread that blocks all signals. On failure, throws Error(kRunFailed) naming the limits.
 std::thread start_thread(std::function<void()> work);
 /// Like `start_thread`. The future holds any exception thrown by `work`; its destructor waits.
 std::future<void> start_task(std::function<void()> work);
 
-/// Returns whether the calling thread is inside `start_thread` or `start_task`, which throw if the
-/// thread cannot be started.
+/// Returns whether the calling thread is in `start_thread` or `start_task`, which throw on failure.
 bool is_starting_thread();
 
 /// Returns `bytes` rounded up to whole cache lines, so that consecutive blocks do not share one.
@@ -78,8 +76,7 @@ std::optional<char> process_state(pid_t pid);
 /// descriptors may already be closed.
 bool process_is_exiting(pid_t pid);
 
-/// Returns the text after "key:" or "key " on the first line that begins with it in a file such as
-/// /proc/cpuinfo.
+/// Returns the text of the first line "key: text" or "key text" in a file such as /proc/cpuinfo.
 std::optional<std::string> value_of(const std::filesystem::path& path, const std::string& key);
 
 /// Returns the number at the beginning of the text; nothing for "max" and other text.
@@ -173,9 +170,8 @@ class OomKills {
 /// Formats a number of bytes for messages: "512 MiB", "1.5 GiB".
 std::string memory_text(double bytes);
 
-/// Returns the suffix of a message about a failed system call: the limits that may have caused it
-/// (on processes and threads for EAGAIN, open files, file sizes, address space or disk space) with
-/// advice, or "".
+/// Returns the end of a message about a failed system call: limits that may cause it (on processes
+/// and threads for EAGAIN, open files, file sizes, address or disk space) with advice, or "".
 std::string limit_hint(int error);
 
 /// Returns the text of strerror followed by that of `limit_hint`.

@@ -70,8 +70,7 @@ daliArgDesc_t argument(const char* name, daliDataType_t type, std::int64_t value
 /// samples. With a GPU, the decoder is `mixed` and the other operators run on the GPU.
 class Pipeline {
  public:
-  /// Builds the pipeline for batches of at most `max_batch` samples. Throws Error(kRunFailed) with
-  /// DALI's message.
+  /// Builds a pipeline for up to `max_batch` samples. Throws Error(kRunFailed) with DALI's message.
   Pipeline(const data::ImageDecoderSetup& setup, std::size_t max_batch)
       : setup_(setup), max_batch_(max_batch) {
     // DALI prints long warnings about missing codecs (JPEG 2000, TIFF).

@@ -211,8 +211,7 @@ class EvaluationSums {
 
 /// Returns which samples are correct despite bf16 rounding, [n] bool: their label's logit exceeds
 /// all others by more than an eighth of the largest absolute logit (twenty times the largest change
-/// observed with bf16), and by more than one, so that their losses are small. Returns false for
-/// samples with NaN logits.
+/// observed with bf16), and by more than one, so that losses are small. False for NaN logits.
 at::Tensor clearly_right(const at::Tensor& logits, const at::Tensor& labels) {
   constexpr double kMargin = 0.125;
   constexpr double kMinMargin = 1;

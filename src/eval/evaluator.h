@@ -36,8 +36,7 @@ class CascadedLogits {
   CascadedLogits(models::Model& model, models::Model& bf16_copy, std::int64_t batch_size)
       : model_(model), bf16_copy_(bf16_copy), batch_size_(batch_size) {}
 
-  /// Adds a batch: its `images` [n,C,H,W] f32 and `labels` [n] i64. The model always recomputes the
-  /// rows in `wanted`.
+  /// Adds `images` [n,C,H,W] f32 and `labels` [n] i64. Always recomputes the rows in `wanted`.
   void add(const at::Tensor& images, const at::Tensor& labels,
            const std::vector<data::Range>& wanted);
   /// Returns the number of samples added since the last `take`.

@@ -158,9 +158,8 @@ void truncate(DownloadTarget& target) {
 }
 
 /// Appends the missing content of `url` (http, https, file) to `part`. Asks the server to start at
-/// the current size of `part`; if it cannot, requests everything. Keeps received bytes on failure,
-/// unless they exceed `max_bytes`. Returns the problem, or "". Throws Error(kData) if the file
-/// cannot be written.
+/// the size of `part`; if it cannot, requests everything. Keeps received bytes on failure, unless
+/// they exceed `max_bytes`. Returns the problem, or "". Throws Error(kData) on write errors.
 std::string download(const std::string& url, const fs::path& part, std::uint64_t max_bytes) {
   const UniqueFd file = open_private_file(part, ExitCode::kData);
   struct stat status {};
