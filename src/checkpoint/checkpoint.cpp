@@ -86,8 +86,7 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
   fail_checkpoint(source + ": does not fit this run:" + text);
 }
 
-/// Calls `visit(path, member)` for each saved member of the progress, which may be const. Requests
-/// to stop are not saved.
+/// Visits each saved member of the progress, which may be const. Requests to stop are not saved.
 template <class SomeProgress, class Visit>
 void for_each_member(SomeProgress& progress, const Visit& visit) {
   visit("/epoch", progress.epoch);

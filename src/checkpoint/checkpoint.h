@@ -46,8 +46,7 @@ struct StateTensors {
   std::vector<at::Tensor> buffers;  // rank 0's are used
 };
 
-/// Returns the tensors of the trainer's state, in the same order for trainers with the same
-/// options.
+/// Returns the tensors of the trainer's state, in an order that depends only on its options.
 StateTensors state_tensors(const train::Trainer& trainer);
 
 /// Returns the progress as JSON, from which `progress_from_json` restores it exactly.
@@ -170,8 +169,7 @@ class SnapshotMemory {
 
   /// Called on rank 0: plans a snapshot on all ranks for `moment`, a counter equal on all ranks.
   void plan(std::int64_t moment);
-  /// Returns whether a snapshot is planned for this moment. There must be a collective between
-  /// `plan` and this call.
+  /// Returns whether a snapshot is planned for this moment. Call it after `plan` and a collective.
   bool is_planned(std::int64_t moment) const;
 
   /// Writes this rank's part of the trainer's state. All ranks must call it after the same step,

@@ -147,8 +147,7 @@ struct PickleMachine {
 
   /// Returns the index of the first value above the last mark.
   std::size_t floor() const { return marks.empty() ? 0 : marks.back(); }
-  /// Returns the index of the first of the last `count` values. Throws if there are fewer above the
-  /// last mark.
+  /// Returns the first index of the last `count` values. Throws if fewer are above the last mark.
   std::size_t first_of(std::size_t count) const {
     require(count <= stack.size() - floor(), "the pickle pops from an empty stack");
     return stack.size() - count;
@@ -330,8 +329,7 @@ std::optional<std::vector<std::int64_t>> counts_of(const Value& tuple) {
   return numbers;
 }
 
-/// A storage's type and key, from its persistent ID: the tuple ("storage", type, key, device,
-/// elements).
+/// A storage's type and key, from its persistent ID ("storage", type, key, device, elements).
 struct StorageId {
   const PickleNode* type = nullptr;
   std::string key;

@@ -130,8 +130,7 @@ void SnapshotMemory::take(const train::Trainer& trainer, const LogPositions& pos
       throw_errno(std::string("write to ") + kMemory);
   };
   if (rank_ == 0) {
-    // MessagePack, because writing the accuracies of thousands of epochs as text would take too
-    // long.
+    // MessagePack, because writing thousands of epochs' accuracies as text would take too long.
     const std::vector<std::uint8_t> bytes =
         nlohmann::json::to_msgpack({{"progress", progress_to_json(trainer.progress())},
                                     {"metrics_bytes", positions.metrics_bytes},

@@ -93,8 +93,7 @@ void write_pt(const std::filesystem::path& path, const NamedTensors& weights);
 /// current format or that of PyTorch before 1.6. Throws Error(kCheckpoint).
 TensorFile read_pt(const std::filesystem::path& path);
 
-/// The description of one tensor in a pickled state_dict. The file stores its bytes under the key
-/// `storage`.
+/// Describes one tensor in a pickled state_dict. The file stores its bytes under the key `storage`.
 struct PickledTensor {
   std::string storage;
   c10::ScalarType type = c10::ScalarType::Float;
@@ -107,12 +106,11 @@ struct PickledTensor {
   std::optional<std::uint64_t> required_elements() const;
 };
 
-/// Returns the names and entries of a pickled state_dict, or of the state_dict that a pickled dict
-/// contains under "model_state_dict", "state_dict" or "model". The pickle (protocols 2 to 5) is
-/// interpreted, not executed: tensors are recognised by the functions that rebuild them; all other
-/// objects are skipped, whatever class or function they name. Memory and time are proportional to
-/// the pickle's size. Throws std::runtime_error if the pickle is malformed, is a whole model or
-/// contains no tensors.
+/// Returns the names and entries of a pickled state_dict, or of the one that a pickled dict has
+/// under "model_state_dict", "state_dict" or "model". The pickle (protocols 2 to 5) is interpreted,
+/// not executed: tensors are recognised by their rebuild functions; other objects are skipped,
+/// whatever class or function they name. Memory and time are proportional to its size. Throws
+/// std::runtime_error if the pickle is malformed, a whole model or without tensors.
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle);
 
 /// A storage that a pickle refers to.

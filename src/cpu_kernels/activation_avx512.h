@@ -17,8 +17,7 @@ template <class... Coefficients>
   return sum;
 }
 
-/// Clamps a to [low, high]. NaNs propagate: the instructions return their second operand if either
-/// is NaN.
+/// Clamps a to [low, high]. NaNs propagate: if an operand is NaN, the second is returned.
 inline __m512 clamp(__m512 a, float low, float high) {
   return _mm512_min_ps(splat(high), _mm512_max_ps(splat(low), a));
 }
@@ -61,8 +60,7 @@ inline Normal normal_distribution(__m512 x) {
   return {_mm512_mask_sub_ps(tail, positive, splat(1), tail), e * 0.398942280F};
 }
 
-// Each function has `value(x)` and `gradient(dy, v)`; v is the output if `differentiates_output`,
-// otherwise the input.
+// These have `value(x)` and `gradient(dy, v)`; v is the output if `differentiates_output`, else x.
 
 /// ReLU, or ReLU6 if `limit` is 6.
 struct Relu {

@@ -95,8 +95,7 @@ class BlockedBatchNorm {
     kernels_.add_statistics(row_range(block, row_end - row_begin), x_block + row_begin * row_size(),
                             shift_.data(), part_sums(part));
   }
-  /// Computes mean and scale from the statistics and updates the running statistics. Collective if
-  /// synchronised.
+  /// Computes mean and scale from the sums; updates running statistics. Collective if synchronised.
   void finish_statistics() {
     const auto local_count = static_cast<double>(batch_.images * shape_.pixels());
     add_parts();

@@ -24,8 +24,7 @@ struct RowParts {
   std::int64_t per_block;  // parts
   std::int64_t height;     // of a block
 
-  /// Divides blocks into parts of at most `max_rows` rows, aiming for at least kMinParts parts per
-  /// batch.
+  /// Divides blocks into parts of at most `max_rows` rows, aiming for at least kMinParts per batch.
   static RowParts make(std::int64_t blocks, std::int64_t height, std::int64_t max_rows) {
     const std::int64_t rows =
         std::min(max_rows, ceil_divide(height, ceil_divide(kMinParts, blocks)));
@@ -48,8 +47,7 @@ struct RowParts {
 
 /// Receives each part of the output, if possible while it is still cached.
 struct RowListener {
-  /// Called once before `on_part`, with the number of parts, after at least the first row of block
-  /// 0 has been computed.
+  /// Called once before `on_part`, with the number of parts; by then, row 0 of block 0 is computed.
   std::function<void(std::int64_t parts)> on_begin;
   /// Called by any thread, once for each part.
   std::function<void(std::int64_t part, std::int64_t block, std::int64_t row_begin,
@@ -79,8 +77,7 @@ struct GatherAxis {
   std::int64_t in, out, kernel, stride, padding;
   bool backward;
 
-  /// Returns the taps of an output position or, in the backward pass, of an input position, ordered
-  /// by `Tap::in`.
+  /// Returns the taps of an output position (backward: input position), ordered by `Tap::in`.
   std::vector<Tap> taps(std::int64_t position) const {
     std::vector<Tap> taps;
     for (std::int64_t k = 0; k < kernel; ++k) {
@@ -154,8 +151,7 @@ class Gather {
       view_.panel_rows = kD;
       view_.positions = s.kernel.height * s.kernel.width;
       add_tiles(columns);
-      // The inputs of a forward tile with the maximum number of columns should fit into an L1
-      // cache.
+      // The inputs of a forward tile with kMaxColumns columns should fit into an L1 cache.
       const std::int64_t pixels =
           s.kernel.height * ((kMaxColumns - 1) * s.stride.width + s.kernel.width);
       view_.depthwise.words_per_pass =
@@ -240,8 +236,7 @@ class Gather {
     view_.positions = kWinogradPositions * view_.in.channels;
     sequences_.clear();
   }
-  /// Groups columns whose taps have the same weights into tiles. In the backward pass such columns
-  /// are `stride` apart.
+  /// Makes tiles of columns whose taps have the same weights (`stride` apart in the backward pass).
   void add_tiles(const GatherAxis& axis) {
     DepthwiseTiles& plan = view_.depthwise;
     plan.out_step = axis.backward ? axis.stride : 1;

@@ -4,8 +4,7 @@
 
 #include "cpu_kernels/lanes_avx512.h"
 
-/// Depthwise convolutions: vectors of images are multiplied by broadcast weights and summed in
-/// fp32.
+/// Depthwise convolutions: vectors of images times broadcast weights, summed in fp32.
 namespace mnist_train::cpu_kernels::avx512 {
 
 /// One word for T columns of a tile.
@@ -181,8 +180,7 @@ void sum_depthwise(const GatherView& view, const BatchOperands<Element>& operand
   }
 }
 
-/// Multiplies one word of T output gradients by its inputs, and adds the products to the lanes of
-/// its weights.
+/// Adds the products of one word of T output gradients and its inputs to the lanes of its weights.
 template <class Element, int T>
 [[gnu::always_inline]] inline void add_word_products(const TileTaps<Element>& taps,
                                                      const Element* in,

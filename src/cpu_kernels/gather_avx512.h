@@ -9,8 +9,7 @@
 /// Forward pass and input gradient of convolutions.
 namespace mnist_train::cpu_kernels::avx512 {
 
-/// Loads 16 words of each of 32 adjacent rows into two blocks; a word's channels are `step`
-/// elements apart.
+/// Loads 16 words of each of 32 adjacent rows into two blocks. Channels are `step` elements apart.
 inline void load_row_pairs(const Bf16Bits* from, std::int64_t step, std::int64_t channels,
                            Block& first, Block& second) {
   const __m512i indices = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -205,8 +204,7 @@ struct RegisterResults {
   static constexpr bool kHasTails = false;
 
   [[gnu::always_inline]] void set_to(const float* bias) {
-    // Hides the value from the compiler, which would otherwise keep the bias vectors in registers
-    // across all pixels.
+    // Hides the value from the compiler, which would keep bias vectors in registers for all pixels.
     asm volatile("" : "+r"(bias));
     sums.for_each([&](int m, int, __m512& sum) { sum = _mm512_set1_ps(bias[m]); });
   }

@@ -103,8 +103,7 @@ struct SumNode {};
 struct ActivationNode {
   ActivationSpec activation;
 };
-/// Drops elements with probability `p` in training. `index` is the layer's index among the dropout
-/// layers.
+/// Drops elements with probability `p` in training. `index` is that among dropout layers.
 struct DropoutNode {
   std::int64_t index;
   double p;
@@ -118,8 +117,7 @@ struct AveragePoolNode {
   PoolingShape shape;
 };
 
-/// One pass over activations: a layer and the layers fused with it. Only batch norms and sums can
-/// have a residual.
+/// A pass over activations: a layer or fused layers. Only batch norms and sums can have a residual.
 struct GraphNode {
   std::variant<ConvolutionNode, BatchNormNode, SumNode, ActivationNode, DropoutNode, FlattenNode,
                MaxPoolNode, AveragePoolNode>
@@ -152,8 +150,7 @@ class Graph {
     const ValueShape& shape = shape_of(in);
     return append(node, in, {shape.elements(), 1, 1});
   }
-  /// ReLU and max pooling commute, so the ReLU of a preceding convolution is applied after pooling,
-  /// to fewer elements.
+  /// Applies a preceding convolution's ReLU after pooling (they commute), to fewer elements.
   Value add(const MaxPoolNode& node, Value in) {
     GraphNode* const previous = open_node<ConvolutionNode>(in);
     const bool relu = previous != nullptr && std::exchange(previous->relu, false);

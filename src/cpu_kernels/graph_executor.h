@@ -35,8 +35,7 @@ class Arena {
     size_ += (bytes + kPage - 1) / kPage * kPage / sizeof(Element);
     return offset;
   }
-  /// Reserves a part until `release` and returns its offset: the first free part that is large
-  /// enough, or a new one.
+  /// Reserves the first free part large enough, or a new one, until `release`. Returns its offset.
   std::size_t acquire(std::int64_t elements) {
     for (ReusedPart& part : reused_) {
       if (part.in_use || part.elements < elements) continue;
@@ -76,8 +75,7 @@ class Arena {
   Element* begin_ = nullptr;  // page-aligned
 };
 
-/// Tensors of a convolution: weights, bias and destination buffers for their gradients, which have
-/// the same layouts.
+/// A convolution's weights, bias, and buffers for their gradients, which have the same layouts.
 template <class Element>
 struct ConvolutionTensors {
   const Element* weight;
@@ -181,8 +179,7 @@ class GraphExecutor {
     from_plain(output_gradient, last, gradient(last));
     backward_position_ = states_.size();
   }
-  /// Continues the backward pass down to this node, writing the gradients of trained parameters
-  /// along the way.
+  /// Continues the backward pass down to this node, writing the gradients of trained parameters.
   void backward_to(std::size_t node) {
     while (backward_position_ > node) {
       State& state = states_[--backward_position_];
@@ -241,8 +238,7 @@ class GraphExecutor {
     scratch_offset_ = gradients_.add(scratch);
     sums_offset_ = sums_.add(sums);
   }
-  /// The backward pass needs all values. In a forward-only executor, a value is live until the last
-  /// node that reads it.
+  /// The backward pass needs all values; without it, each is live until the last node reading it.
   void plan_values() {
     std::vector<std::size_t> last_uses(graph_.value_count(), states_.size());
     for (std::size_t i = 0; i < states_.size() && passes_ == Passes::kForward; ++i) {

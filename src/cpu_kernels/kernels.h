@@ -272,8 +272,7 @@ struct ConvolutionKernels {
                  const PackedPanels<Element>& panels, const GatherPart& part);
   /// Copies rows `begin` to `end` of a band's blocks() * copied_rows rows to its scratch memory.
   void (*rearrange)(const Band<Element>& band, std::int64_t begin, std::int64_t end);
-  /// For Winograd's algorithm: transforms tiles `begin` to `end` of a rearranged band into the
-  /// factors of `tiles`.
+  /// For Winograd: transforms tiles `begin` to `end` of a rearranged band into factors of `tiles`.
   void (*transform_tiles)(const Band<Element>& band, const GradientBand& tiles, std::int64_t begin,
                           std::int64_t end);
   /// Computes rows of tiles `begin` to `end` of a rearranged band.
@@ -322,8 +321,7 @@ struct ActivationSpec {
 /// `limit` of a ReLU without an upper limit.
 inline constexpr float kNoLimit = __builtin_inff();
 
-/// y = min(limit, relu((x - mean) * scale + bias + residual)); residual, ReLU and limit are
-/// optional.
+/// y = min(limit, relu((x - mean) * scale + bias + residual)); min, ReLU and residual are optional.
 template <class Element>
 struct NormalizeOperands {
   const Element* x;
@@ -378,8 +376,7 @@ struct Dropout {
   float scale;  // for kept elements
 };
 
-/// Returns the parameters of dropout layer `layer` with probability `p` for `count` samples with
-/// these seeds.
+/// Returns dropout layer `layer`'s parameters for probability `p` and the seeds of `count` samples.
 inline Dropout make_dropout(std::int64_t layer, double p, const std::int64_t* seeds,
                             std::int64_t count) {
   Dropout dropout{};
@@ -461,8 +458,7 @@ struct KernelTable {
   LayerKernels<Element> layers;
 };
 
-/// Returns the kernels for this CPU, or null if it does not support AVX-512 (fp32) or AVX512-BF16
-/// (bf16).
+/// Returns the kernels for this CPU, or null if it lacks AVX-512 (fp32) or AVX512-BF16 (bf16).
 template <class Element>
 const KernelTable<Element>* kernel_table();
 

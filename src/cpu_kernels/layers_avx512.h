@@ -315,8 +315,7 @@ void average_pool_gradient(const PoolingView& view, const Element* dy, Element* 
 
 // Conversion to and from plain images, and flattening.
 
-/// Up to 16 words of an image: channels of one pixel or, in a single-channel image, adjacent
-/// pixels.
+/// Up to 16 words of an image: a pixel's channels or, in a single-channel image, adjacent pixels.
 struct PlainRun {
   std::int64_t plain, block;  // offsets
   std::int64_t elements, words;

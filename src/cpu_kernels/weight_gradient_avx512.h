@@ -215,8 +215,7 @@ template <class Element, int M, int V>
 class RegisterGradient {
  public:
   explicit RegisterGradient(const GradientTile<Element>& tile) : tile_(tile) {}
-  /// Adds the products of `count` pixels. If this were inlined, GCC 12 would spill sums in the
-  /// inner loop.
+  /// Adds the products of `count` pixels. Inlining would make GCC 12 spill sums in the inner loop.
   [[gnu::noinline]] void add(const Element* a, std::int64_t a_step, const Element* b,
                              std::int64_t b_step, std::int64_t b_word, std::int64_t count,
                              PixelWords words) {
@@ -269,8 +268,7 @@ class RegisterGradient {
   alignas(64) float band_sums_[M * kWidth];
 };
 
-/// Sums of 4 outputs and up to 16 columns in vectors of images. Registers accumulate a row of
-/// pixels.
+/// Sums of 4 outputs and up to 16 columns in vectors of images. Registers accumulate a pixel row.
 class ImageGradient {
  public:
   explicit ImageGradient(const GradientTile<float>& tile) : tile_(tile) {}

@@ -15,8 +15,7 @@ namespace mnist_train::kernels {
 inline constexpr unsigned kWarp = 32;      // threads
 inline constexpr unsigned kThreads = 256;  // per block, unless a kernel requires a different number
 
-/// Returns the CUDA C++ source of all kernels: the files of gpu/ concatenated, starting with the
-/// prelude.
+/// Returns the CUDA C++ source of all kernels: the concatenated files of gpu/, prelude first.
 const std::string& source();
 
 /// Returns the kernels passed to `use`.

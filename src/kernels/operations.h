@@ -77,8 +77,7 @@ using UpdateRule = std::variant<SgdRule, AdamRule>;
 /// state, bf16 copy and moving average. See gpu/optimizer_update.cu.
 void update_weights(const WeightUpdate& update, const UpdateRule& rule);
 
-/// Performs the same step with LibTorch's fused optimizers, but updates only weights and optimizer
-/// state.
+/// Performs the same step with LibTorch's fused optimizers, for weights and optimizer state only.
 void update_with_libtorch(const WeightUpdate& update, const UpdateRule& rule);
 
 /// Returns whether the kernels can compute `max_pool2d(relu(x + bias), 2)` for x [N,C,H,W], fp32 or
@@ -158,8 +157,7 @@ struct ChannelConvolution {
 
 /// Returns whether the kernels can convolve x [N,I,H,W] with this weight [C,1,kernel,kernel], where
 /// I is C, or 1 if x needs no gradient. Both must be fp32 or both bf16, the weight contiguous, the
-/// kernel 3x3 or 5x5, and the padding less than the kernel; x may have at most 2^31 - 1 values, and
-/// C is at most 13,056.
+/// kernel 3x3 or 5x5 and larger than the padding, C <= 13,056, and x smaller than 2^31 values.
 bool supports_convolution(const ChannelConvolution& layer, const at::Tensor& x,
                           const at::Tensor& weight);
 

@@ -116,8 +116,7 @@ class Translator {
       return kNoValue;
     }
     shape.stride = extent(layer.stride);
-    // "same": if the number of zeros is odd, the extra one is at the bottom or right, as in
-    // PyTorch.
+    // "same": as in PyTorch, an odd number of zeros has the extra one at the bottom or right.
     shape.padding = layer.padding
                         ? extent(*layer.padding)
                         : Extent{(shape.kernel.height - 1) / 2, (shape.kernel.width - 1) / 2};

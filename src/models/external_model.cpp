@@ -291,8 +291,7 @@ class PluginOptions final : public plugin::Options {
         choices.empty() ? "text" : fmt::format("one of \"{}\"", fmt::join(choices, "\", \"")));
   }
 
-  /// If there are invalid values or, once `all_read`, unknown keys, throws an Error(kConfig) that
-  /// lists all of them.
+  /// Throws Error(kConfig) listing all invalid values and, once `all_read`, unknown keys, if any.
   void require_valid(bool all_read) const {
     std::vector<std::string> errors = errors_;
     const std::string known =

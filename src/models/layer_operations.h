@@ -62,12 +62,11 @@ at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor
 /// destination buffer, otherwise as one operation per layer with parameters.
 struct CpuNetwork {
   std::size_t layers = 0;  // number of leading layers computed; may be 0
-  /// Returns the output for x [N,C,H,W] or [N,F], or an undefined tensor if LibTorch must compute
-  /// it because x is not on a CPU with the required instructions, x or the weights have an
-  /// unexpected type, shape or layout, or x has too few images for a pass without gradients. The
-  /// backward pass writes gradients to `destinations` and must precede the next `forward` with
-  /// gradients. With `training`, applies dropout with `seeds` [N] i64, and is collective if a batch
-  /// norm is synchronised.
+  /// Returns the output for x [N,C,H,W] or [N,F], or an undefined tensor if LibTorch must do it
+  /// because x is not on a CPU with the required instructions, x or weights have an unexpected
+  /// type, shape or layout, or x has too few images for a pass without gradients. The backward pass
+  /// writes to `destinations` and must precede the next `forward` with gradients. If `training`,
+  /// applies dropout with `seeds` [N] i64 and is collective with synchronised batch norms.
   std::function<at::Tensor(const at::Tensor& x, GradientDestinations& destinations, bool training,
                            const at::Tensor& seeds)>
       forward;

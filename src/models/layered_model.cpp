@@ -219,8 +219,7 @@ class LayeredModel : public Model {
     return std::dynamic_pointer_cast<Impl>(modules_.at(&sized));
   }
 
-  /// Returns the operation of the batch norm at the end of `layers` and of the convolution before
-  /// it, if any.
+  /// Returns the operation of the batch norm at the end of `layers` and any convolution before it.
   auto batch_norm(LayerSpan layers, bool relu) const {
     return [convolution =
                 layers.size() == 2 ? module_as<torch::nn::Conv2dImpl>(*layers.front()) : nullptr,

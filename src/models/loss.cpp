@@ -111,8 +111,7 @@ BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double la
     return {loss_of(targets.labels, at::Reduction::Sum), predicted.eq(targets.labels).sum()};
   }
   const at::Tensor rest = 1 - targets.weights;
-  // Cross entropy is linear in the target, with or without smoothing, so this is the loss of the
-  // mixed target.
+  // Cross entropy, smoothed or not, is linear in the target, so this is the mixed target's loss.
   return {
       (loss_of(targets.labels, at::Reduction::None) * targets.weights +
        loss_of(targets.other_labels, at::Reduction::None) * rest)

@@ -101,15 +101,13 @@ std::shared_ptr<Model> make_script_model(const std::filesystem::path& file,
 
 /// Loads a plug-in and returns its network, on the CPU, for images of this shape. The plug-in reads
 /// `options`, a JSON object as a string, and draws its initial weights from LibTorch's generator.
-/// Throws Error(kConfig) if the library, the options (all mistakes are listed) or the network is
-/// unusable.
+/// Throws Error(kConfig) if the library, options (listing all mistakes) or network is unusable.
 std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
                                          const std::string& options,
                                          const network::ImageShape& shape);
 
 /// Returns a model made of layers. Initial weights are first drawn as in PyTorch, layer by layer in
-/// the order of the state_dict; then weights with a different rule, from `init` or the layer's own
-/// init, are drawn again.
+/// state_dict order; then those with another rule, from `init` or the layer's init, are redrawn.
 std::shared_ptr<Model> make_layered_model(const network::Network& definition,
                                           const settings::InitOptions& init,
                                           const network::InitDefaults& defaults);

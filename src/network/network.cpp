@@ -240,8 +240,7 @@ class SizeInference {
     }
   }
 
-  /// Infers a layer's output, parameters and multiply-adds from its input, and replaces "classes"
-  /// with the number.
+  /// Infers a layer's output, parameters and multiply-adds from its input, and fills in "classes".
   void infer_layer(SizedLayer& sized) {
     sized.out = sized.in;
     const ImageShape& images = images_;

@@ -22,8 +22,7 @@ struct ImageShape {
 /// Returns the shape of a named data set's images as read, or nullopt for other data.
 std::optional<ImageShape> known_images(const settings::DataOptions& options);
 
-/// Returns the shape of a model's input: the images after `data.augment`. Throws Error(kConfig) if
-/// a crop does not fit.
+/// Returns the shape of images after `data.augment`. Throws Error(kConfig) if a crop does not fit.
 ImageShape model_input(const settings::DataOptions& options, ImageShape images);
 
 /// The shape of activations for one image: [C,H,W], or [F] after flattening.

@@ -24,8 +24,7 @@
 ///     MNIST_TRAIN_CLASSIFIER(Linear)
 namespace mnist_train::plugin {
 
-/// Incremented with every change to this interface; plug-ins built with another version are
-/// rejected.
+/// Incremented with every change to this interface; plug-ins with another version are rejected.
 constexpr int kApiVersion = 1;
 
 /// Image size after `data.augment`, and the number of classes.
@@ -63,8 +62,7 @@ class Classifier : public torch::nn::Module {
   virtual at::Tensor forward(at::Tensor images) = 0;
 };
 
-/// A plug-in's versions and constructor. Every version of this struct starts with the two version
-/// fields.
+/// A plug-in's versions (the first two fields in every version of this struct) and constructor.
 struct EntryPoint {
   int api_version;
   const char* torch_version;
@@ -76,9 +74,8 @@ constexpr const char* kEntryFunction = "mnist_train_classifier";
 
 }  // namespace mnist_train::plugin
 
-/// Makes `Class` the library's network. `Class` must derive from Classifier and have a constructor
-/// with the parameters `const DataShape&` and `Options&`. Use it once per library, outside any
-/// namespace.
+/// Makes `Class` the library's network. `Class` must derive from Classifier and be constructible
+/// from `const DataShape&` and `Options&`. Use it once per library, outside any namespace.
 #define MNIST_TRAIN_CLASSIFIER(Class)                                                          \
   extern "C" __attribute__((visibility("default"))) const mnist_train::plugin::EntryPoint*     \
   mnist_train_classifier() {                                                                   \
