@@ -46,8 +46,7 @@ std::string piece_key(const std::string& key, std::size_t number) {
   return key + "/" + std::to_string(number);
 }
 
-/// Writes a string of any size to the store. The first character of each piece indicates whether
-/// more pieces follow.
+/// Writes a string of any size to the store. Each piece's first character says if more follow.
 void set_text(c10d::Store& store, const std::string& key, std::string_view text) {
   for (std::size_t number = 0;; ++number) {
     const std::string_view piece = text.substr(0, kPieceBytes);

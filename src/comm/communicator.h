@@ -90,9 +90,8 @@ class Communicator {
   void broadcast(at::Tensor& tensor) const;
   /// Returns when all ranks have arrived and, with NCCL, all earlier GPU work is done. Collective.
   void barrier() const { (void)sum_over_ranks(0); }
-  /// Sends `local` to the previous rank and returns the tensor from the next rank (rank + 1 modulo
-  /// the world size): `count` rows of the same shape and type. A single rank gets `local` back.
-  /// Collective.
+  /// Sends `local` to the previous rank and returns that of the next (rank + 1 modulo the world
+  /// size): `count` rows of the same shape and type. A single rank gets `local` back. Collective.
   at::Tensor receive_from_next(const at::Tensor& local, std::int64_t count) const;
   /// Returns rank 0's string, which may have any size. Collective.
   std::string broadcast_text(const std::string& text);
@@ -101,8 +100,7 @@ class Communicator {
   std::vector<std::string> gather_text(const std::string& text);
 
   /// Ends the communication of a successful run, so that ranks may exit in any order: an early exit
-  /// would close connections and, on rank 0, the store, while other ranks still need them.
-  /// Collective.
+  /// would close connections and, on rank 0, the store, which others still need. Collective.
   void leave();
 
   /// Checks whether the store still answers, at most once per quarter of the timeout. Training
@@ -154,8 +152,7 @@ void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder);
 
 // Failures of collectives.
 
-/// Returns whether a GPU or the host ran out of memory. LibTorch's host allocator has no exception
-/// type for this.
+/// Returns whether a GPU or the host (for which LibTorch has no exception type) ran out of memory.
 inline bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
@@ -172,8 +169,7 @@ inline bool is_timeout(const std::exception& error) {
 }
 
 /// Runs a collective. Unless this rank ran out of memory or its GPU failed, an exception from c10d
-/// or a backend means that another rank is gone or late; it becomes a PeerError that names the
-/// operation.
+/// or a backend means that another rank is gone or late; it becomes a PeerError naming `operation`.
 template <class Function>
 auto translate_failures(const char* operation, Function&& function) {
   try {
@@ -188,8 +184,7 @@ auto translate_failures(const char* operation, Function&& function) {
   }
 }
 
-/// A timeout that does not count the time for which this process was suspended, for example with
-/// the whole job.
+/// A timeout that does not count the time for which this process (or the job) was suspended.
 class Deadline {
  public:
   explicit Deadline(double timeout_s) : left_s_(timeout_s) {}

@@ -33,8 +33,7 @@ std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
          static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(end - begin - 1)));
 }
 
-/// Returns a pointer to a block of the row: into the row itself if the block is all fp32, otherwise
-/// to a copy in `block`.
+/// Returns a block of the row: in place if it is all fp32, otherwise as a copy in `block`.
 const float* read(const GradientRow& row, std::int64_t begin, std::int64_t count, float* block) {
   const std::int64_t bf16_count = row.bf16.defined() ? row.bf16.numel() : 0;
   const std::int64_t head = std::clamp<std::int64_t>(bf16_count - begin, 0, count);
@@ -150,9 +149,8 @@ std::vector<at::Tensor> tensors_in(const at::Tensor& bucket, const std::vector<a
 }
 
 /// Sums gradients with c10d::Reducer, like PyTorch's DistributedDataParallel: hooks on the
-/// parameters fill buckets in the order in which backward computes gradients, and each bucket is
-/// all-reduced as soon as it is full. The statistics have their own all-reduce, which starts before
-/// backward.
+/// parameters fill buckets in the order in which backward computes gradients, and each is
+/// all-reduced once full. The statistics have their own all-reduce, started before backward.
 ///
 /// Unless compressed, sums are fp32, as in the other strategies, even if gradients and buckets are
 /// bf16: each bucket is converted before its all-reduce, and the sums are written to the flat

@@ -113,8 +113,7 @@ struct DeferredSum {
   void write_to(const at::Tensor& result) const;
 };
 
-/// A range of elements of the flat gradients, and of weights and optimizer state, which share their
-/// layout.
+/// A range of elements of the flat gradients, weights and optimizer state, which share one layout.
 struct Slice {
   std::int64_t begin = 0;
   std::int64_t size = 0;
@@ -176,12 +175,10 @@ class GradientAverager {
   /// updates and returns whether all are finite; otherwise returns `finite`, equal on all ranks.
   virtual bool end_update(bool finite) { return finite; }
 
-  /// Returns the elements that this rank updates: all of them, unless the ranks share one copy of
-  /// the weights.
+  /// Returns the elements that this rank updates: all, unless ranks share one copy of the weights.
   virtual Slice owned_slice() const { return {0, gradient_count()}; }
   /// If the strategy uses shared memory, moves weights and optimizer state into it. Each tensor
-  /// must span an entire storage and be equal on all ranks. Collective; called once, before the
-  /// first step.
+  /// must fill a storage and be equal on all ranks. Collective; called once, before the first step.
   virtual void move_to_shared_memory(const std::vector<at::Tensor>& /*state*/) {}
   /// Returns whether a step with this strategy can be captured as a DeviceGraph.
   virtual bool capturable() const { return false; }

@@ -33,8 +33,7 @@ bool is_ready(int fd, short event, Deadline& deadline, double max_wait_s) {
   return false;
 }
 
-/// The nonce of our ping. We send the ping ourselves, because c10d's client would wait forever for
-/// a reply.
+/// The nonce of our ping, which we send ourselves, as c10d's client would wait forever for a reply.
 constexpr std::uint32_t kNonce = 0x6d6e6973;
 
 std::array<char, 10> greeting() {
@@ -176,8 +175,7 @@ bool wait_until_set(c10d::Store& store, const std::vector<std::string>& keys, De
   }
 }
 
-/// Waits until the other ranks have read rank 0's verdict, because the store may disappear when
-/// rank 0 exits.
+/// Waits until the other ranks have read rank 0's verdict: the store may vanish when rank 0 exits.
 void wait_for_readers(c10d::Store& store, int world_size, Deadline& deadline) {
   Deadline extended(std::max(deadline.left_s(), kReadGrace_s));
   std::vector<std::string> keys;

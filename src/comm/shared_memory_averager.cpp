@@ -78,8 +78,7 @@ void require_success(const Communicator& communicator, int error) {
 /// piece keep the whole segment alive.
 class SharedSegment {
  public:
-  /// Creates the memory on rank 0 and maps it on all ranks. Collective. Throws SharedMemoryError on
-  /// all ranks.
+  /// On all ranks, maps memory created by rank 0, or throws SharedMemoryError. Collective.
   SharedSegment(const Communicator& communicator, std::size_t bytes) : bytes_(bytes) {
     UniqueFd fd;
     int error = communicator.rank() == 0 ? make_segment(bytes, fd) : 0;

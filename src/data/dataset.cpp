@@ -142,8 +142,7 @@ void DatasetReader::open(Splits splits, const DatasetRecord* record) {
   if (grows && options_.decode == settings::Decode::kOnce) require_memory();
 }
 
-/// Restricts the training set to `remaining` and to limit_train, and moves the validation samples
-/// out of it.
+/// Limits the training set to `remaining` and limit_train, then splits off the validation samples.
 void DatasetReader::draw_validation(std::vector<std::int64_t> remaining) {
   SampleSplit part = take_part(train_, remaining, Part::kValidation);
   if (!part.taken.empty()) validation_ = train_.select(part.taken);

@@ -156,10 +156,9 @@ DatasetRecord read_dataset_record(const fs::path& file);
 /// to the `checkpoints` folder that contains it. Empty if there is none.
 fs::path find_dataset_record(const fs::path& weights);
 
-/// Returns the content of `dataset.json`: the number of samples per class and split, the paths of
-/// held-out samples drawn by fraction, and `left_out`: files per extension, `folders` with reasons,
-/// `duplicates` (repeated list rows), samples beyond `limit_train` and `limit_test`, and `unusable`
-/// samples.
+/// Returns `dataset.json`'s content: sample counts by class and split, paths of held-out samples
+/// drawn by fraction, and `left_out`: files per extension, `folders` with reasons, `duplicates`
+/// (repeated list rows), samples beyond `limit_train` and `limit_test`, and `unusable` samples.
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options);
 
 /// Returns one line for the user, such as "12 .txt files; 1 folder: __MACOSX (created by another
@@ -179,9 +178,8 @@ struct SharedDatasetHandle {
   int ready_fd = -1;   // a pipe: readable once the samples are ready, hung up on failure
 };
 
-/// One host's samples, read once by the launcher while its workers start, and mapped by all of
-/// them. The launcher constructs the object before spawning workers, and calls `publish`; each
-/// worker calls `attach`.
+/// One host's samples, read once by the launcher while workers start, and mapped by all of them.
+/// The launcher creates the object before spawning them and calls `publish`; workers call `attach`.
 class SharedDataset {
  public:
   /// Throws Error(kRunFailed) if the descriptors cannot be created.
@@ -191,9 +189,8 @@ class SharedDataset {
 
   SharedDatasetHandle handle() const { return {memory_fd_.get(), ready_read_fd_.get()}; }
 
-  /// Starts a thread, with signals blocked, that finds, reads and checks the data set. When it is
-  /// done, `handle().ready_fd` becomes readable, or hangs up on failure. Call once. `record`: as in
-  /// DatasetReader.
+  /// Starts a thread, with signals blocked, that finds, reads and checks the data set. Then
+  /// `handle().ready_fd` is readable, or hung up on error. Call once. `record`: see DatasetReader.
   void publish(const settings::DataOptions& options, Splits splits = Splits::kBoth,
                const fs::path& record = {});
 

@@ -7,9 +7,8 @@ struct z_stream_s;  // zlib's, NOLINT(readability-identifier-naming)
 
 namespace mnist_train::data {
 
-/// Decompresses an in-memory gzip file (RFC 1952) of one or more concatenated members. The memory
-/// must outlive this object. Throws Error(kData) with the name and the offsets in the compressed
-/// and decompressed data.
+/// Decompresses an in-memory gzip file (RFC 1952) of one or more members. The memory must outlive
+/// this object. Throws Error(kData) with the name and offsets in compressed and decompressed data.
 class GzipStream {
  public:
   GzipStream(Bytes compressed, std::string name);

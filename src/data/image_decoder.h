@@ -60,8 +60,7 @@ struct ImageDecoderSetup {
   int threads = 1;
   std::optional<int> gpu{};  // target device, if the decoder supports it
   /// Buffer [count,C,H,W] into which each sample is decoded, at its position; batches then have no
-  /// pixels. DALI does not support this. If null, batches have their own memory, which is reused
-  /// once released.
+  /// pixels. Unsupported by DALI. If null, batches have their own memory, reused once released.
   std::uint8_t* destination = nullptr;
 };
 

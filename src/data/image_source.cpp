@@ -17,8 +17,7 @@ namespace mnist_train::data {
 
 namespace {
 
-/// Converts an image to the geometry and writes it to `out` as planes [C,H,W]. Throws Error(kData)
-/// like require_geometry.
+/// Fits an image to the geometry and writes planes [C,H,W] to `out`. Throws like require_geometry.
 void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out) {
   require_geometry({image.channels, image.height, image.width}, geometry, name);

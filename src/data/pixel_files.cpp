@@ -298,8 +298,7 @@ constexpr std::array<std::string_view, kRows> kGlyphs{
     "#   #   #    #    #   #    #  #   # #   #  #    #   #    # ",
     " ###   ###  #####  ###     #   ###   ###   #     ###   ##  "};
 
-/// Returns the ink, from 0 to 1, at a point of a glyph, interpolated between cells centred at
-/// integer coordinates.
+/// Returns a glyph's ink (0 to 1) at a point, interpolated between cells with integer centres.
 double ink_at(std::int64_t digit, double column, double row) {
   const int left = static_cast<int>(std::floor(column));
   const int top = static_cast<int>(std::floor(row));

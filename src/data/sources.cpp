@@ -57,9 +57,8 @@ std::string stem_of(const fs::path& path) {
 }
 
 /// Returns the candidate IDX files whose names contain `word`, by stem: in the folder, or in
-/// subfolders with the file's own name, as Kaggle packs them. A file in the folder takes precedence
-/// over one in a subfolder, and a raw file over its compressed form. Empty if the folder cannot be
-/// listed.
+/// subfolders with the file's own name, as Kaggle packs them. Files in the folder take precedence
+/// over subfolders', and raw files over compressed ones. Empty if the folder cannot be listed.
 std::map<std::string, fs::path> files_by_stem(const fs::path& folder, std::string_view word) {
   std::map<std::string, fs::path> files;
   // Sorted, so a raw file comes before its .gz.

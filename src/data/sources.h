@@ -78,8 +78,7 @@ class BadSamples {
   }
   /// Throws Error(kData) with up to kMaxNamed messages and advice, unless bad samples are skipped.
   void refuse() const;
-  /// Adds a problem of a whole set as a note or, unless bad samples are skipped, throws
-  /// Error(kData).
+  /// Adds a whole set's problem as a note or, unless bad samples are skipped, throws Error(kData).
   void add_note(const std::string& problem);
   /// Returns all messages, for the user.
   const std::vector<std::string>& skipped() const { return messages_; }
@@ -144,8 +143,7 @@ class ImageSource {
   /// Returns the stored bytes of a sample, planes [C,H,W] or a picture file, in the source's memory
   /// or in `buffer`. Throws Error(kData) with the sample's name.
   virtual Bytes read(std::int64_t sample, Buffer& buffer) const = 0;
-  /// Decodes a sample into `out` as planes [C,H,W] of `geometry`. Throws Error(kData) with its
-  /// name.
+  /// Decodes a sample to `out` as planes [C,H,W] of `geometry`. Throws Error(kData) with its name.
   void decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,
               Buffer& buffer) const;
 
@@ -212,8 +210,7 @@ class SampleView {
               Buffer& buffer) const {
     source_of(position).decode(at(position).sample, geometry, out, buffer);
   }
-  /// Returns the string whose hash decides whether a sample is drawn: its path, or its number in
-  /// its source.
+  /// Returns the string whose hash decides if a sample is drawn: its path, or number in its source.
   std::string draw_key(std::int64_t position) const {
     std::string text = path(position);
     return text.empty() ? std::to_string(at(position).sample) : text;
@@ -251,8 +248,7 @@ SampleSplit draw_fraction(const SampleView& samples, const std::vector<std::int6
                           double fraction, std::int64_t seed);
 
 /// Returns the positions of `limit` samples, drawn by the same hash. Each class gets a share in
-/// proportion to its size, by the largest remainder method, and at least one sample if the limit
-/// allows it.
+/// proportion to its size, by the largest remainder method, and at least one if `limit` allows it.
 std::vector<std::int64_t> draw_limit(const SampleView& samples, std::int64_t limit,
                                      std::int64_t seed);
 
@@ -372,10 +368,9 @@ struct Caffe2Record {
   std::int64_t label = 0;
 };
 
-/// Parses a `TensorProtos` message of two tensors: the image (data_type STRING, one string) and the
+/// Parses a `TensorProtos` message of two tensors: the image (data_type STRING, one string) and
 /// label (INT32 or INT64, one number), as written by Caffe2's dataset tools and read by DALI's
-/// `readers.caffe2`. Zero-copy. Throws Error(kData) with `name` and the offset of the invalid
-/// tensor.
+/// `readers.caffe2`. Zero-copy. Throws Error(kData) with `name` and the invalid tensor's offset.
 Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name);
 
 /// Draws digits of MNIST's image size, for machines without data: glyphs of varying weight,

@@ -32,8 +32,7 @@ std::size_t colours_of(Bytes bytes) {
                                              : std::int64_t{1} << bits_per_pixel(bytes));
 }
 
-/// Decodes to one of Wuffs's pixel formats. Returns the palette, if there is one, followed by the
-/// pixel bytes.
+/// Decodes to a Wuffs pixel format. Returns the palette, if any, followed by the pixel bytes.
 std::vector<std::uint8_t> decode_to(std::uint32_t format, std::size_t bytes_per_pixel, Bytes bytes,
                                     const Header& header, const std::string& name) {
   const auto require = [&](const wuffs_base__status& status) {

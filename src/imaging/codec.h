@@ -60,8 +60,7 @@ struct Framing {
 /// Returns the framing that covers the canvas and crops both ends of one dimension. For a square
 /// canvas, it matches torchvision's Resize of the shorter side and CenterCrop, including rounding.
 Framing crop_framing(const Image& image, std::int64_t height, std::int64_t width);
-/// Returns the framing that shows the whole picture, with bars at both ends of one dimension, like
-/// Pillow's ImageOps.pad.
+/// Returns the framing that shows the whole picture between two bars, like Pillow's ImageOps.pad.
 Framing pad_framing(const Image& image, std::int64_t height, std::int64_t width);
 
 /// Draws the picture on a canvas of `background` and writes it to `out` as planes
@@ -125,8 +124,7 @@ template <class... Values>
 /// Encodes an image as PNG with 8 bits per channel.
 std::string encode_png(const Image& image);
 
-/// Encodes an image as baseline JFIF. `quality` is from 1 to 100; from 90 on, chroma is not
-/// subsampled.
+/// Encodes an image as baseline JFIF. `quality`: 1 to 100; from 90 on, chroma is not subsampled.
 std::string encode_jpeg(const Image& image, int quality);
 
 struct DecodeOptions {

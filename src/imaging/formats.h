@@ -18,8 +18,7 @@ struct Codec {
 // The formats, each in its own file.
 extern const Codec kPng, kJpeg, kWebp, kBmp, kPnm;
 
-/// Finds the orientation in a picture's metadata like Pillow's exif_transpose: the EXIF tag or, if
-/// missing, the XMP tag.
+/// Finds a picture's orientation like Pillow's exif_transpose: the EXIF tag or, without it, XMP's.
 class Orientation {
  public:
   void add_exif(Bytes exif);

@@ -127,8 +127,7 @@ Augmentation augmentation_of(const settings::ResizeOptions& options, ImageSize, 
 }
 
 /// Performs exactly the operations of torchvision's ToTensor and Normalize. The constants are
-/// tensors, because LibTorch turns division by a scalar into multiplication, which rounds
-/// differently.
+/// tensors, as LibTorch turns division by a scalar into multiplication, which rounds differently.
 Augmentation augmentation_of(const settings::NormalizeOptions& options, ImageSize,
                              at::Device device) {
   return deterministic_entry([scale = per_channel(255.0, device),
@@ -138,8 +137,7 @@ Augmentation augmentation_of(const settings::NormalizeOptions& options, ImageSiz
   });
 }
 
-/// Returns a mask [n,count] whose element [i,c] is true if first[i] <= c < end[i]. `first` and
-/// `end` are [n].
+/// Returns a mask [n,count]: [i,c] is true if first[i] <= c < end[i]. `first` and `end` are [n].
 at::Tensor between(const at::Tensor& first, const at::Tensor& end, std::int64_t count) {
   const at::Tensor all = at::arange(count, first.options());
   return (all >= first.unsqueeze(1)).logical_and_(all < end.unsqueeze(1));

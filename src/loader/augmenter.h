@@ -104,10 +104,9 @@ at::Tensor trivial_augment_tensors(const at::Tensor& images, const at::Tensor& d
 /// drawn on the host and uploaded at its start, so no batch has to transfer or wait for them.
 class Augmenter {
  public:
-  /// `list` must come from settings::list_for_images; `size` is the size of the stored images. For
-  /// mixing with scope global, `receive_from_next` returns the partners, or each batch comes with
-  /// them if `gathers_partners`; otherwise, samples are not mixed. Throws Error(kConfig) if a crop
-  /// does not fit.
+  /// `list` must come from settings::list_for_images; `size`: of the stored images. For mixing with
+  /// scope global, `receive_from_next` returns the partners, or each batch comes with them if
+  /// `gathers_partners`; else, samples are not mixed. Throws Error(kConfig) if a crop does not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
             at::Device device, ReceiveFromNext receive_from_next = {},
             bool gathers_partners = false);
@@ -164,8 +163,7 @@ class Augmenter {
 /// separately. Bytes are clamped to 0–255 and truncated to integers.
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights);
 
-/// Returns the normalised value of each byte, [1,256] f32 for all channels or [C,256] per channel,
-/// on the device.
+/// Returns each byte's normalised value on the device, f32 [1,256] for all channels or [C,256].
 at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device);
 
 /// Returns the values as fp32 on the device, [] or [C,1,1], to be broadcast to images [n,C,H,W].

@@ -173,8 +173,7 @@ class ResidentSource : public BatchSource {
     }
   }
 
-  /// Returns rows as images [n,C,H,W]: bytes with their stored strides, normalised images with
-  /// channels_last strides.
+  /// Returns rows as images [n,C,H,W]: bytes with stored strides, or normalised and channels_last.
   at::Tensor images_of(const at::Tensor& rows) const {
     const std::int64_t count = rows.size(0);
     if (!are_normalized_) return rows.view({count, set_.channels, set_.height, set_.width});
@@ -210,8 +209,7 @@ class ResidentSource : public BatchSource {
     return {bytes, labels_of(samples)};
   }
 
-  // Whether there is a copy of all samples in device memory: on a GPU, or if a CPU runs the GPU's
-  // kernels, as in tests.
+  // Whether device memory holds all samples: on GPUs, or if a CPU runs GPU kernels, as in tests.
   const bool on_device_ = !device_.is_cpu() || kernels::are_used(device_);
   at::Tensor host_bytes_;        // CPU: bytes of one batch to augment
   bool are_normalized_ = false;  // GPU: whether `rows_` are normalised

@@ -36,9 +36,8 @@ struct Planes {
   std::int64_t pixels() const { return height * width; }
 };
 
-/// An affine map from output to input pixels, relative to the centre. Input coordinates are in
-/// units of half the image's size: x = [0] * x' + [1] * y' + [2], with x' and y' in pixels; y uses
-/// [3] to [5].
+/// An affine map from output to input pixels, relative to the centre. Inputs are in units of half
+/// the image size: x = [0] * x' + [1] * y' + [2], with x' and y' in pixels; y uses [3] to [5].
 using AffineMap = std::array<float, 6>;
 
 using Table = std::array<std::uint8_t, 256>;

@@ -39,8 +39,7 @@ class FlatParameters {
   /// already. `bf16_copy`: null, or a module for forward and backward, with the same architecture
   /// and device but some parameters in bf16. These become views of a separate buffer (frozen ones,
   /// separate tensors), filled by `refresh_bf16_copy`; its other parameters and all its buffers are
-  /// shared with `module`. `kinds`: the settings of each parameter; if empty, all have the
-  /// defaults.
+  /// shared with `module`. `kinds`: the settings of each parameter; if empty, the defaults.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, ShardLayout layout = {},
                  std::vector<settings::ParameterSettings> kinds = {});
@@ -61,8 +60,7 @@ class FlatParameters {
   const at::Tensor& statistics() const { return statistics_; }
   /// Returns the current shard's statistics, the same tensor as `statistics` if there is one shard.
   const at::Tensor& shard_statistics() const { return shard_statistics_; }
-  /// Returns the trained parameters used in forward and backward: those of `bf16_copy` if set, else
-  /// the module's.
+  /// Returns the trained parameters for forward and backward: `bf16_copy`'s or else the module's.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const at::Tensor& bf16_values() const { return bf16_values_; }  // [h] bf16
   /// Returns a view of the bf16 copies of the values in `slice`; may be empty.

@@ -35,8 +35,7 @@ class EmaModel {
   /// Sets the average to the model's current weights and buffers.
   void restart();
   /// Updates the buffers; the optimizer updates the weights. `weight`: see `average_weight`; a
-  /// scalar on the device, fp32 or, on CPUs, fp64. Never waits for the GPU, so a graph can capture
-  /// it.
+  /// device scalar, fp32 or, on CPUs, fp64. Never waits for the GPU, so a graph can capture it.
   void update_buffers(const at::Tensor& weight);
 
   const at::Tensor& values() const { return values_; }  // [n] f32, like FlatParameters::values

@@ -106,8 +106,7 @@ const char* name_if_length_dependent(settings::ScheduleName schedule);
 /// `linear` multiplies it by a factor from 1 to `final_factor` (LinearLR with total_iters T);
 /// `cosine` is CosineAnnealingLR with T_max T and eta_min final_factor * learning_rate, stepped
 /// once per optimizer step; `one_cycle` is OneCycleLR with total_steps T and without momentum
-/// cycling; `plateau` is ReduceLROnPlateau in mode min, stepped once per epoch, even during the
-/// warm-up.
+/// cycling; `plateau` is ReduceLROnPlateau in mode min, stepped every epoch, even in the warm-up.
 class Schedule {
  public:
   Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,

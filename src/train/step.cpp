@@ -250,8 +250,7 @@ void Step::finish(const at::Tensor& rates) {
 /// Returns the root of the backward pass: the batch's contribution to the mean loss of the step.
 /// Adds the batch's sums to the log.
 models::BackwardRoot Step::forward(const loader::Batch& batch) {
-  // Synchronised batch norm exchanges statistics in the forward pass, so ranks without samples must
-  // run it as well.
+  // Synchronised batch norm exchanges statistics in forward, so ranks without samples run it too.
   if (batch.size() == 0 && !model_.synchronizes_batch_norm()) return {zero_loss(), {}};
   model_.set_sample_seeds(batch.seeds);
   return models::training_loss(

@@ -52,8 +52,7 @@ class StepLog {
 
   // The current step. Only `last_sums` waits for the GPU.
 
-  /// Sets whether this rank requests a stop after the next step. Captured steps read the current
-  /// value.
+  /// Sets whether to request a stop after the next step. Captured steps read the current value.
   void request_stop(bool requested);
   /// Resets the scalars of a shard. The first shard of this rank carries its stop request.
   void begin_shard(bool is_first) const {
@@ -61,8 +60,7 @@ class StepLog {
   }
   /// Returns a view of the scalars, [kScalars]; after averaging, they are sums over the ranks.
   const at::Tensor& scalars() const { return scalars_; }
-  /// Returns a view of the shard's loss, correct predictions and number of samples, [3], to which
-  /// each batch is added.
+  /// Returns a view of the shard's sums over batches: loss, correct predictions and samples, [3].
   at::Tensor sample_sums() const { return shard_sums_.narrow(0, 0, 3); }
   /// Returns a view of the batch partition's scalars, or of the summed changes to the buffers.
   const at::Tensor& extra_scalars() const { return extra_scalars_; }
@@ -80,16 +78,14 @@ class StepLog {
 
   /// Starts timing the next step.
   void begin_epoch();
-  /// Copies the sums of the next steps, [n, kScalars] f32 on the device; later work may overwrite
-  /// `sums`.
+  /// Copies the next steps' sums, [n, kScalars] f32 on the device; later work may overwrite `sums`.
   void append(const at::Tensor& sums);
   /// Describes the appended steps in order, one per call.
   void describe_next(std::int64_t step, std::int64_t samples_seen, double learning_rate) {
     unfinished_.push_back({step, samples_seen, learning_rate});
   }
-  /// Waits for the device and adds the sums of the steps since the last call to `sums`.
-  /// `describe_next` must have been called for each step. Returns the steps, valid until the next
-  /// call or `take`.
+  /// Waits for the device and adds the sums of steps since the last call to `sums`; each must have
+  /// been described by `describe_next`. Returns the steps, valid until the next call or `take`.
   std::span<const FinishedStep> synchronize(StepSums& sums);
   /// Takes the steps up to the last `synchronize`; each step is returned once.
   std::vector<FinishedStep> take() { return std::exchange(finished_, {}); }
@@ -122,8 +118,7 @@ class StepLog {
   double synced_s_ = monotonic_seconds();
 };
 
-/// Returns the number of steps until the next synchronisation, given that `steps` steps took
-/// `seconds`.
+/// Returns the number of steps until the next synchronisation, given that `steps` took `seconds`.
 std::int64_t next_interval(std::int64_t steps, double seconds);
 
 /// Throws Error(kRunFailed), with the step and a remedy, if the loss is not finite or

@@ -29,8 +29,7 @@ std::shared_ptr<models::Model> make_on_device(const TrainerSetup& setup, bool bf
 constexpr int kReplaysAhead = 32;
 constexpr int kEagerStepsAhead = 1;
 
-// cuDNN's trials of algorithms take seconds (0.7 for `net` and 6 for ResNet-18 on an H200) and save
-// up to 0.2 ms per step.
+// cuDNN's trials take seconds (H200: 0.7 for `net`, 6 for ResNet-18) and save up to 0.2 ms a step.
 constexpr std::int64_t kMinStepsForTrials = 20'000;
 
 /// Returns why the step cannot be captured, whatever the averaging strategy, or null.

@@ -37,8 +37,7 @@ struct TrainerSetup {
 class Trainer {
  public:
   /// Collective. `images` and `communicator` must outlive the trainer. Throws SharedMemoryError,
-  /// and Error(kConfig), for example if the options require CUDA graphs but the step cannot be
-  /// captured.
+  /// and Error(kConfig), for example if required CUDA graphs cannot capture the step.
   Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::BatchSource& images,
           const comm::Communicator& communicator);
 
@@ -54,8 +53,7 @@ class Trainer {
   /// Waits for the device and updates the epoch's sums and time in `progress`. Collective. Throws
   /// Error(kRunFailed) on all ranks if the loss or an update is not finite, and PeerError.
   void synchronize();
-  /// Returns whether a rank was asked to stop. All ranks see the request at the same
-  /// synchronisation.
+  /// Returns whether a rank was asked to stop. All ranks see this at the same synchronisation.
   bool stop_requested() const { return progress_.epoch_sums.stop_requests > 0; }
   /// Records the epoch's result and moves the cursor to the start of the next one. An epoch cut
   /// short by `max_steps` remains unfinished, so that a longer run can resume inside it.
@@ -66,8 +64,7 @@ class Trainer {
   bool run_done() const { return ended_by() != nullptr; }
   /// Takes the steps up to the last synchronisation; each step is returned once.
   std::vector<FinishedStep> take_finished_steps() { return log_.take(); }
-  /// Returns the number of samples in a full optimizer step, over all ranks and accumulated
-  /// batches.
+  /// Returns the number of samples of all ranks and accumulated batches in a full optimizer step.
   std::int64_t samples_per_step() const {
     return global_batch_size_ * options_.gradient_accumulation_steps;
   }
