@@ -91,9 +91,8 @@ struct LayeredConfig {
 /// Error(kData) if images cannot be read.
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 
-/// Returns FILE:LINE:COLUMN of the config's keys by JSON pointer, for mistakes that are detected
-/// only when network and data are opened. A top-level key that no layer sets is assigned the start
-/// of the last file.
+/// Returns FILE:LINE:COLUMN of the config's keys by JSON pointer, for mistakes that are found only
+/// when network and data are opened. A top-level key that no layer sets gets the last file's start.
 std::map<std::string, std::string> key_positions(const LayeredConfig& layered);
 
 /// Infers all layer sizes of the config's network and returns it. Opens the data set only if the

@@ -286,8 +286,7 @@ const std::map<std::string, std::vector<std::string>> kWriters{
     {"report", {".htm", ".html"}},
     {"", {".json", ".jsonl", ".bin", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".gz", ".zip"}}};
 
-/// Returns an error message if the extension of --output belongs to a file type that the command
-/// does not write.
+/// Returns an error if --output has the extension of a type that the command does not write.
 std::optional<std::string> misused_extension(const CommandLine& line) {
   std::string writer;
   if (line.command == Command::kExport) writer = "export --format " + line.export_format;

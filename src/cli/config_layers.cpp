@@ -21,8 +21,7 @@ using strict_json::node_at;
 using strict_json::Problems;
 using strict_json::Source;
 
-/// The executable is in bin of an installation or bundle, or in build/bin or build/<preset>/bin of
-/// the repository.
+/// The executable is in bin of an installation or bundle, or of the repository's build[/<preset>].
 fs::path shipped_folder() {
   for (const char* up : {"../share/mnist-train", "..", "../..", "../../.."}) {
     fs::path folder = (executable_folder() / up / "configs").lexically_normal();

@@ -227,8 +227,7 @@ launch::BackgroundTask decoding_task(LaunchState& state) {
   return decode;
 }
 
-/// Runs one attempt. Errors in the launcher itself, mainly in decoding, are treated like failures
-/// of a rank.
+/// Runs one attempt. Errors in the launcher itself, mainly in decoding, count as a rank's failures.
 launch::AttemptResult attempt(LaunchState& state) try {
   if (state.trains() && !(state.fork_server && state.fork_server->is_alive())) {
     state.fork_server = std::make_unique<launch::ForkServer>(launch::worker_executable());

@@ -119,8 +119,7 @@ std::vector<std::int64_t> sizes_of(const network::SampleShape& shape) {
   return {shape.channels, shape.height, shape.width};
 }
 
-/// Adds a row for each layer, followed by the rows of its inner layers. `next`: settings of the
-/// next parameter.
+/// Adds a row for each layer, then for its inner layers. `next`: settings of the next parameter.
 void add_rows(const std::vector<network::SizedLayer>& layers, const settings::TrainOptions& options,
               std::vector<settings::ParameterSettings>::const_iterator& next,
               std::vector<report::ModuleRow>& rows) {

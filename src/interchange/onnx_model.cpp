@@ -30,8 +30,7 @@ using TensorName = std::string;
 
 constexpr std::int32_t kFloat32 = 1;  // in TensorProto.DataType
 
-/// Protobuf messages must be smaller than 2 GiB; 16 MiB are reserved for data other than
-/// parameters.
+/// Protobuf messages must be below 2 GiB; 16 MiB are reserved for data other than parameters.
 constexpr std::int64_t kMaxParameters = ((std::int64_t{2} << 30) - (std::int64_t{16} << 20)) / 4;
 
 /// Name and value of an operator attribute in operator set 17.
@@ -326,8 +325,7 @@ class LayerWriter {
     return add_node(sized, "Relu", {x});
   }
 
-  /// Adds x * (1 + erf(x / sqrt(2))) / 2, or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3)) instead
-  /// of erf.
+  /// Adds x/2 * (1 + erf(x/sqrt(2))), or with tanh(sqrt(2/pi) * (x + 0.044715 x^3)) instead of erf.
   TensorName add_gelu(const SizedLayer& sized, bool tanh_approximates, const TensorName& x) {
     const auto op = [&](const char* operation, std::vector<TensorName> inputs) {
       return add_node(sized, operation, std::move(inputs));

@@ -23,8 +23,7 @@ using Arguments = std::vector<std::string>;
 
 constexpr const char* kIndent = "    ";
 
-/// Returns the class or function of exported_module.py that starts with `begin`, preceded by two
-/// empty lines.
+/// Returns two empty lines and exported_module.py's class or function that starts with `begin`.
 std::string definition(const std::string& begin) {
   const std::string_view text = kModuleTemplate;
   const std::size_t first = text.find("\n\n" + begin);

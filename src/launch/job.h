@@ -113,8 +113,7 @@ enum class LauncherKind { kBuiltIn, kTorchrun, kSlurm, kOpenMpi, kMpich };
 /// Returns "mnist-train", "torchrun", "slurm", "open-mpi" or "mpich" (also for Intel MPI).
 const char* name_of(LauncherKind kind);
 
-/// This process's rank in the run, and the address of the store, which rank 0 serves unless
-/// torchrun's agent does.
+/// This process's rank, and the address of the store, which torchrun's agent or else rank 0 serves.
 struct WorkerIdentity {
   LauncherKind launcher = LauncherKind::kBuiltIn;
   int rank = 0;
@@ -208,9 +207,8 @@ struct GpuAssignment {
   bool is_exclusive() const { return first < 0; }
 };
 
-/// Assigns each rank the GPU that is used by the fewest earlier ranks, the first one in a tie.
-/// `allowed` lists, for each rank, globally unique names of the GPUs that it may use; an empty list
-/// means the CPU.
+/// Assigns each rank the GPU that the fewest earlier ranks use, the first one in a tie. `allowed`
+/// lists, for each rank, globally unique names of the GPUs that it may use; none means the CPU.
 GpuAssignment assign_gpus(const std::vector<std::vector<std::string>>& allowed);
 
 /// Returns the backend to use if two ranks share a GPU. Throws Error(kConfig) naming both ranks if

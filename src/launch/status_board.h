@@ -55,8 +55,7 @@ struct alignas(64) RankStatus {
   std::atomic<std::int64_t> waits{0};  // waits begun plus waits ended
 };
 
-/// One RankStatus per local rank, in an in-memory file that the launcher creates and its ranks
-/// inherit.
+/// One RankStatus per local rank, in an in-memory file that the launcher creates and ranks inherit.
 class StatusBoard {
  public:
   /// Throws Error(kRunFailed).

@@ -174,8 +174,7 @@ class Attempt {
     return result;
   }
 
-  /// Returns whether the ranks ended only because they were asked to stop, or as victims of a rank
-  /// that stopped first.
+  /// Returns whether the ranks ended only on request, or as victims of a rank that stopped first.
   bool only_stopped() const {
     return stopped_by_ != 0 && !stalled_ && std::ranges::all_of(ends_, [](const RankEnd& end) {
              return end.succeeded || end.killed_by_launcher ||

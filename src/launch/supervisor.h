@@ -199,8 +199,7 @@ sigset_t stop_signal_set();
 /// Returns the exit code of a run stopped by a signal: 130 for Ctrl-C (SIGINT), 143 for the others.
 int stopped_exit_code(int signal);
 
-/// Blocks the signals that `supervise` receives as events. Must be called before any thread or
-/// worker is started.
+/// Blocks the signals that `supervise` receives as events. Must precede the first thread or worker.
 void block_supervised_signals();
 
 /// Runs one attempt: starts `setup.world_size` ranks and returns when all of them have exited. A

@@ -269,8 +269,7 @@ SlurmStart slurm_start() {
   return SlurmStart::kTask;
 }
 
-/// Throws if a batch script requested multiple tasks, because a single process would leave the
-/// others idle.
+/// Throws if a batch script requested multiple tasks: a single process would leave the others idle.
 void check_batch_script() {
   const int tasks = integer_variable("SLURM_NTASKS", 1, kMaxTasks, 1);
   if (tasks == 1) return;

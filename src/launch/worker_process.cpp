@@ -38,8 +38,7 @@ constexpr const char* kWorkerName = "mnist-train-worker";
 constexpr const char* kHandedOverVariable = "MNIST_TRAIN_HANDED_OVER";
 constexpr int kCannotStart = 126;  // the exit code of a process that could not become a rank
 
-/// Returns a copy of a descriptor with a number above those of all handed-over ones. Throws
-/// Error(kRunFailed).
+/// Copies a descriptor to a number above those of all handed-over ones. Throws Error(kRunFailed).
 UniqueFd copy_above_targets(int fd) {
   constexpr int kFirstFreeFd = 64;
   UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd));
@@ -85,8 +84,7 @@ void apply_plan(const RankPlan& plan) {
   }
 }
 
-/// Lets stop signals kill this process, except SIGUSR1, which stays pending until the rank handles
-/// signals.
+/// Lets stop signals kill this process, except SIGUSR1, which waits until the rank handles signals.
 void accept_signals() {
   // Shells start background processes with SIGINT ignored, but a SIGINT sent to them is deliberate.
   for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
@@ -147,8 +145,7 @@ RankPlan plan_rank(const WorkerSetup& setup, int rank, int failure_fd) {
 }
 
 /// Starts a program, called `what` in messages, with `variables` added to its environment.
-/// `prepare` is called between fork and exec, so it must not allocate memory. Throws
-/// Error(kRunFailed).
+/// `prepare` runs between fork and exec, so it must not allocate memory. Throws Error(kRunFailed).
 template <class Prepare>
 pid_t start_program(const std::string& what, const std::string& executable, std::string title,
                     const std::vector<std::string>& variables, const Prepare& prepare) {
@@ -388,8 +385,7 @@ WorkerProcess::~WorkerProcess() {
   if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
 }
 
-/// Reads the process ID that a rank of the fork server writes when it begins, or the errno if it
-/// could not be started.
+/// Reads the process ID that a fork server's rank writes when it begins, or the errno if it cannot.
 void WorkerProcess::read_pid() {
   if (pid_ != kRequested) return;
   pid_t pid = kNoProcess;

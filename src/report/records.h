@@ -66,8 +66,7 @@ struct EpochRecord {
 };
 
 /// Returns the score that selects the best checkpoint: greater is better, so a loss is negated. It
-/// is from the validation set if there is one, otherwise from the test set. NaN if the accuracy is
-/// unknown.
+/// is from the validation set, if any, otherwise from the test set. NaN if the accuracy is unknown.
 double selection_score(const EpochRecord& record, settings::BestBy best_by);
 
 /// Returns "accuracy", "balanced accuracy" or "loss".
@@ -250,8 +249,7 @@ void record_end(const fs::path& path, const std::string& status, const std::stri
 /// Returns the number of steps if the summary's status is "finished".
 std::optional<std::int64_t> finished_steps(const fs::path& path);
 
-/// Atomically writes a JSON list of test accuracies in [0,1], one per epoch. Throws
-/// Error(kRunFailed).
+/// Atomically writes a JSON list of each epoch's test accuracy in [0,1]. Throws Error(kRunFailed).
 void write_accuracies(const fs::path& path, const std::vector<double>& accuracies);
 
 /// Returns the length of the list in an accuracies file, or 0 if there is none.
@@ -301,8 +299,7 @@ class AppendFile {
   void truncate(std::int64_t bytes);
   /// Removes an incomplete last line.
   void truncate_to_line();
-  /// Appends the whole content. If that fails, removes the part that was written, so that no record
-  /// is incomplete.
+  /// Appends all content. If that fails, removes the written part, so that no record is incomplete.
   void append(std::string_view content);
 
   std::int64_t bytes() const { return bytes_; }
@@ -341,8 +338,7 @@ TerminalStyle terminal_style();
 /// Returns a number with thousands separators: "12,345".
 std::string with_thousands(std::int64_t number);
 
-/// Returns " of 3 (rare) to 1,200 (common) training images", or "" if the sizes are similar (see
-/// `is_imbalanced`).
+/// Returns " of 3 (rare) to 1,200 (common) training images", or "" if `is_imbalanced` is false.
 std::string class_sizes_text(const std::vector<std::int64_t>& sizes,
                              const std::vector<std::string>& class_names);
 
@@ -403,9 +399,8 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
 void check_run_folder(const settings::RunConfig& config, const std::string& config_name,
                       const std::string& resume);
 
-/// Atomically points the link `latest` at a folder that is named after its start time. Called once
-/// the run has started, so that a failed start does not hide the last good run. A no-op for folders
-/// named by the user.
+/// Atomically points the link `latest` at a folder named after its start time. Called once the run
+/// has started, so that a failed start does not hide the last good run. Ignores user-named folders.
 void update_latest_link(const fs::path& folder);
 
 /// File names in a run folder.
@@ -457,9 +452,8 @@ std::string to_text(const ModuleTable& table);
 /// "tensors" contain "name", "frozen" and, if trained, "learning_rate" and "weight_decay".
 nlohmann::ordered_json to_json(const ModuleTable& table);
 
-/// Returns the prediction for an image as {"file", "guess", "scores"}, with "class" after the guess
-/// if all classes have names. `file` is the path as the user gave it; `scores` contains at least
-/// one class probability.
+/// Returns an image's prediction as {"file", "guess", "scores"}, with "class" after the guess if
+/// all classes have names. `file`: the path as given; `scores`: at least one class probability.
 nlohmann::ordered_json to_json(const std::string& file, const std::vector<float>& scores,
                                const std::vector<std::string>& class_names);
 

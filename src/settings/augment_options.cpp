@@ -79,8 +79,7 @@ Type<Interval> interval(const NumberRange& range) {
       });
 }
 
-/// Returns the type of a distance of up to `max` from the centre, or of an interval within
-/// [min, max].
+/// Returns the type of a distance up to `max` from the centre, or of an interval in [min, max].
 Type<JitterRange> jitter_range(double min, double max) {
   return number_or<JitterRange>({0, max}, interval({min, max}), "[min, max]");
 }

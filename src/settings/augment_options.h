@@ -56,8 +56,7 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-/// Pads the image with `padding` pixels on every side, then crops a window of `size` at a random
-/// position.
+/// Pads the image by `padding` pixels on every side, then crops a randomly placed window of `size`.
 struct RandomCropOptions {
   std::optional<ImageSize> size;  // none: the image's size
   std::int64_t padding = 0;       // pixels
@@ -170,16 +169,14 @@ Interval jitter_interval(const JitterRange& range, double center);
 AugmentList list_for_images(AugmentList list, std::int64_t channels,
                             const std::array<std::uint8_t, 3>& background);
 
-/// Returns the image size after the whole list, for images of `size`. Throws Error(kConfig) if a
-/// crop does not fit.
+/// Returns the size that the list turns `size` into. Throws Error(kConfig) if a crop does not fit.
 ImageSize augmented_size(const AugmentList& list, ImageSize size);
 
 /// Returns the size of the centre window to cut from test images of `size`: the entry's size or,
 /// for smaller images, one with the same aspect ratio, to be resized to the entry's size.
 ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size);
 
-/// Returns the keys, such as "mean", whose values do not match this number of channels, and the
-/// reason for each.
+/// Returns keys, such as "mean", whose values do not match this number of channels, with reasons.
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const AugmentationOptions& entry, std::int64_t channels);
 

@@ -224,8 +224,7 @@ void add_preparation(Schema<DataOptions>& schema) {
           "Uses only this number of test samples, chosen as for limit_train.");
 }
 
-/// Checks options that depend on the images' size and channels, if these are known from the
-/// options.
+/// Checks options that depend on the images' size and channels, if the options determine these.
 void check_images(DataOptions& options, const JsonCursor& cursor) {
   std::optional<std::int64_t> channels = options.channels;
   std::optional<ImageSize> size = options.size;

@@ -37,8 +37,7 @@ struct NamedDataset {
   std::string archive{};               // URL of a .tar.gz of `other_folder` if there is no mirror
 };
 
-/// Returns all named data sets. To add one, add a row to this table, and a parser if its format is
-/// new.
+/// Returns all named data sets. To add one, add a row to this table, and a parser for a new format.
 const std::vector<NamedDataset>& named_datasets();
 
 /// Returns the data set with this name. Throws Error(kConfig) if there is none.

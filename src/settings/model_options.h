@@ -30,8 +30,7 @@ struct InitOptions {
   std::optional<double> std{};  // for kNormal; none: the model's default
 };
 
-// Layer types with the arguments of their torch.nn modules. Heights and widths are in pixels; input
-// sizes are inferred.
+// Layers with torch.nn's arguments. Heights and widths are in pixels; input sizes are inferred.
 
 /// A number of outputs; none: the number of classes in the data.
 using OutputSize = std::optional<std::int64_t>;
@@ -120,8 +119,7 @@ struct SequentialLayer {
   LayerList layers;
 };
 
-/// Adds the outputs of `layers` and `shortcut` for the same input. Without a shortcut, adds the
-/// input itself.
+/// Adds the outputs of `layers` and `shortcut` (if empty: the input itself) for the same input.
 struct ResidualLayer {
   LayerList layers;
   LayerList shortcut;
@@ -180,8 +178,7 @@ struct WeightsOptions {
   std::vector<std::string> fresh{};  // "head", or globs of tensors with fresh initialisation
 };
 
-/// The network to train: a built-in one by name, or a custom one (a list of layers, a TorchScript
-/// file or a plug-in).
+/// The network to train: built-in by name, or a custom layer list, TorchScript file or plug-in.
 struct ModelOptions {
   ModelName name = ModelName::kNet;  // ignored if one of the next three is set
   std::optional<LayerList> layers;

@@ -81,8 +81,7 @@ Schema<ReportOptions> report_schema() {
   return schema;
 }
 
-/// Returns the type of file names in the run folder that have one of these endings and are not used
-/// by the program itself.
+/// Returns the type of run folder file names with one of these endings, except the program's own.
 Type<std::string> free_name(const std::string& endings = "", const std::string& extra = "") {
   std::string names;
   for (const char* name :
@@ -137,8 +136,7 @@ void add_device_rules(Schema<RunConfig>& schema) {
   }
 }
 
-/// Rejects keys that do not work in a captured step. Checks that depend on the number of processes
-/// are done elsewhere.
+/// Rejects keys that do not work in a captured step. Checks of the process count are elsewhere.
 void add_graph_rules(Schema<RunConfig>& schema) {
   const Json on = equal("cuda_graphs", "on");
   schema.forbid(
@@ -203,8 +201,7 @@ void add_shard_rules(Schema<RunConfig>& schema) {
   schema.check(check_process_count);
 }
 
-/// Networks with published weights use the normalisation of those weights, unless the config sets
-/// one.
+/// Networks with published weights use those weights' normalisation, unless the config sets one.
 void use_published_normalize(RunConfig& config, const JsonCursor& /*cursor*/) {
   if (config.data.normalize || find<NormalizeOptions>(config.data.augment) != nullptr) return;
   std::optional<NormalizeOptions> published = published_normalize(config.model);

@@ -47,8 +47,7 @@ class TextLocator {
   std::size_t column_ = 1;
 };
 
-/// Returns the text for messages; if it is too long, truncates it at a character boundary and
-/// appends "…".
+/// Returns the text for messages; if too long, cuts it at a character boundary and appends "…".
 std::string shorten(std::string_view text);
 
 /// A mistake and its position.
@@ -98,8 +97,7 @@ Node node_at(std::shared_ptr<const Source> source, std::size_t offset, Json valu
 /// Returns a description of the value for messages: `1.5`, `the string "ten"`, `a list`.
 std::string describe(const Node& node);
 
-/// Returns the value if it is a 64-bit integer, which may be written as 10.0 or 1e1, as in JSON
-/// Schema.
+/// Returns the value if it is a 64-bit integer, possibly written as 10.0 or 1e1, as in JSON Schema.
 std::optional<std::int64_t> integer_at(const Node& node);
 
 /// Returns the value as JSON, without positions. Integers have neither fraction nor exponent.

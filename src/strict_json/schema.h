@@ -103,8 +103,7 @@ class JsonCursor {
     return has(key) && !node_->find(key)->value.is_null();
   }
 
-  /// Returns a cursor at the same value whose error messages list one more alternative, such as
-  /// "null" or "\"auto\"".
+  /// Returns a copy whose error messages list one more alternative, such as "null" or "\"auto\"".
   JsonCursor or_else(std::string_view alternative) const {
     JsonCursor same = *this;
     same.alternatives_ += " or " + std::string(alternative);
@@ -242,8 +241,7 @@ Type<std::vector<T>> list_of(const Type<T>& inner, const std::string& form = "a 
           .fragment = std::move(fragment)};
 }
 
-/// Returns the type of `inner` converted to another C++ type; `to` and `from` convert between the
-/// two.
+/// Returns the type of `inner` converted to another C++ type by `to`, and back by `from`.
 template <class T, class Inner, class To, class From>
 Type<T> converted(const Type<Inner>& inner, const To& to, const From& from) {
   return {.read = [read = inner.read, to](const JsonCursor& cursor) -> std::optional<T> {
@@ -271,8 +269,7 @@ Type<T> brief_or_full(const Type<T>& brief, const Type<T>& full, const std::stri
           .keys = full.keys};
 }
 
-/// Returns the type of a list of `inner`; a single value is shorthand for a list that contains it
-/// `times` times.
+/// Returns the type of a list of `inner`; a single value is shorthand for a list of `times` copies.
 template <class T>
 Type<std::vector<T>> one_or_list(const Type<T>& inner, const Type<std::vector<T>>& list,
                                  const std::string& form, std::size_t times = 1) {
@@ -415,8 +412,7 @@ class Schema {
     forbid(key, {given(key), given(other)}, "conflicts with " + other + "; set only one of them");
   }
 
-  /// Adds a check that JSON Schema cannot express. It runs after the keys have been read and may
-  /// change the struct.
+  /// Adds a check that JSON Schema cannot express; it runs after reading and may change the struct.
   void check(Check each) { checks_.push_back(std::move(each)); }
 
   /// Reads an object; returns nullopt if the value is not one. Adds errors to the cursor's list; a
@@ -539,8 +535,7 @@ struct Alternative {
   std::function<bool(const Union&)> is_of_kind;  // whether the union contains this kind
 };
 
-/// Returns the type of an object of one of these kinds. A bare name means an object without other
-/// keys.
+/// Returns the type of an object of one of these kinds. A bare name means one without other keys.
 template <class Union>
 Type<Union> named_union(std::vector<Alternative<Union>> kinds) {
   std::vector<std::string> names;

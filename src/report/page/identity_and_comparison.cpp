@@ -163,8 +163,7 @@ double final_accuracy(const RunFiles& run) { return run.last(&EpochRecord::test_
 
 std::string percent_text(double fraction) { return percent(fraction); }
 
-/// Returns a metric of each run as text, with a star on the best value unless all are equal or they
-/// are not comparable.
+/// Returns each run's metric as text, with a star on the best unless all are equal or incomparable.
 template <typename Figure, typename Text>
 std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& figure_of,
                                  const Text& text, bool high_is_best = true, bool compare = true) {

@@ -53,8 +53,7 @@ struct RunFiles {
   /// was stopped; for other runs, the first epoch with the best score on the validation set or, if
   /// there is none, on the test set. Returns nullopt if there are no epochs.
   std::optional<BestEpoch> best_epoch() const;
-  /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
-  /// without recording why.
+  /// Returns "running", "finished", "stopped", "failed", or "interrupted" (no end recorded).
   std::string status() const;
 };
 
@@ -153,8 +152,7 @@ struct LineChart {
 /// thinned to 1,000 points; spikes are kept. Returns "" if no two points differ in x.
 std::string line_chart(const LineChart& chart);
 
-/// Returns the exponential moving average of the finite points, with a time constant of `window`
-/// points.
+/// Returns the finite points' exponential moving average with a time constant of `window` points.
 std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, double window);
 
 /// Returns a line sample in one of the eight colours, for legends and tables.
@@ -171,8 +169,7 @@ std::string time_section(const RunFiles& run);
 /// What exactly was run?
 std::string identity_section(const RunFiles& run);
 
-/// The body of a page that compares runs: results, shared charts, time, per-class accuracy, and
-/// differences.
+/// A comparison page's body: results, shared charts, time, per-class accuracy, and differences.
 std::string comparison(std::span<const RunFiles> runs);
 
 // Shared by multiple sections.
@@ -209,8 +206,7 @@ struct ConfusedPair {
   std::int64_t images = 0;
 };
 
-/// Returns at most `limit` pairs of different classes, most frequent first; none if there is no
-/// confusion matrix.
+/// Returns at most `limit` confusions, most frequent first; none if there is no confusion matrix.
 std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t limit);
 
 /// Returns whether the page shows balanced accuracy, because test class sizes are unequal.
@@ -242,8 +238,7 @@ ChartSeries series_of(const Records& records, std::string name, int colour, Figu
 /// The page's style sheet, for light and dark mode and for wide and narrow screens (page.css).
 extern const char* const kStyle;
 
-/// The page's optional script: it refreshes a live page, filters images and shows chart values
-/// (page.js).
+/// The optional script page.js, which refreshes a live page, filters images and shows chart values.
 extern const char* const kScript;
 
 }  // namespace mnist_train::report
