@@ -240,8 +240,8 @@ void SharedBarrier::arrive_and_wait(const std::function<void(int rank)>& check) 
     } else if (++spins < kBarrierSpins) {
       pause_spinning();
     } else if (!wait_for_change(changes_->value, seen)) {
-      for (int other = rank; other < ranks_; ++other) {
-        if (!has_arrived(other)) check(other);
+      for (int other = 0; other < ranks_; ++other) {
+        if (other != rank_) check(other);
       }
     }
   }

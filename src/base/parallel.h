@@ -32,7 +32,7 @@ class SharedBarrier {
   SharedBarrier(void* memory, int rank, int ranks);
 
   /// Returns when all ranks have arrived. After each 0.1 s of sleep without an arrival, calls
-  /// `check` for each missing rank; an exception from it ends the wait.
+  /// `check` for each other rank; an exception from it ends the wait.
   void arrive_and_wait(const std::function<void(int rank)>& check);
   /// Returns whether that rank has reached the same barrier as this rank.
   bool has_arrived(int rank) const;

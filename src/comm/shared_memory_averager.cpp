@@ -145,8 +145,8 @@ constexpr std::size_t kMaxSmall_bytes = 64 << 10;  // 4,000 channels' statistics
 /// all ranks' gradients and updates its slice of the weights. Weights and optimizer state are
 /// shared too, so no update is copied or computed twice. The order of summation is fixed.
 ///
-/// A waiting rank checks ten times a second whether the processes that it waits for are alive. The
-/// launcher, or a thread of the rank, monitors this wait and detects hung processes.
+/// A waiting rank checks ten times a second whether the other processes are alive. The launcher, or
+/// a thread of the rank, monitors this wait and detects hung processes.
 class SharedMemoryAverager : public GradientAverager {
  public:
   SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
@@ -271,9 +271,12 @@ class SharedMemoryAverager : public GradientAverager {
 
   void barrier(launch::Wait wait = launch::Wait::kAveraging) {
     const launch::WaitScope waiting(communicator_.status(), wait);
-    barrier_.arrive_and_wait([this, wait](int missing) {
-      // In this order, because the process may arrive and then exit.
-      if (has_exited(missing) && !barrier_.has_arrived(missing)) throw_lost(missing, wait);
+    barrier_.arrive_and_wait([this, wait](int other) {
+      if (!has_exited(other)) return;
+      // Unless all ranks have arrived by now, the process has died, perhaps after its arrival.
+      for (int each = 0; each < ranks(); ++each) {
+        if (!barrier_.has_arrived(each)) throw_lost(other, wait);
+      }
     });
   }
 
