@@ -227,8 +227,7 @@ TEST_CASE("convolutions that multiply by panels of weights match sums in fp64") 
   }
 }
 
-/// Tiles of one, two and three vectors of columns; three only if 3 divides an odd number of
-/// vectors.
+/// Tiles of one, two and three vectors of columns; three only if 3 divides an odd vector count.
 TEST_CASE("weight gradients match sums in fp64 for any number of outputs and vectors") {
   for (const std::int64_t vectors : {1, 2, 3, 5}) {
     for (std::int64_t outputs = 1; outputs <= 17; ++outputs) {

@@ -1,5 +1,4 @@
-// Tests the fusion of layers in a graph; models/cpu_network_test.cpp compares results with
-// LibTorch.
+// Tests how a graph fuses layers; models/cpu_network_test.cpp compares results with LibTorch.
 #include "cpu_kernels/graph.h"
 
 #include "support/catch.h"

@@ -22,8 +22,7 @@ using namespace testing;
 
 std::string text_of(std::span<const std::uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
 
-/// Checks that reading the file fails fast, in little memory, and with the path in the message.
-/// Returns the message.
+/// Checks that reading fails fast, in little memory, and naming the path. Returns the message.
 std::string read_malformed(const std::filesystem::path& path) {
   constexpr std::size_t kMemoryBound = std::size_t{24} << 20;
   reset_peak_memory();

@@ -7,8 +7,7 @@ import shutil
 import numpy
 import pytest
 from pictures import read_preview
-from support import (REPOSITORY, SMALL_MNIST, merged, mnist_bytes, own_data, relative_difference, run, small_mnist,
-                     train, write_config)
+from support import REPOSITORY, SMALL_MNIST, merged, mnist_bytes, own_data, relative_difference, run, small_mnist, train, write_config
 
 dali = pytest.importorskip("nvidia.dali", reason="scripts/test --integrations installs DALI")
 Image = pytest.importorskip("PIL.Image")
@@ -175,7 +174,6 @@ def test_an_unusable_image_is_reported_or_skipped(tmp_path, name):
     config = write_config(tmp_path, {"epochs": 1, "batch_size": 8, "model": {"name": "mlp", "hidden": [8]}, "data": data})
     result = run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, expect=3)
     assert f"{bad}: " in result.stderr and message in result.stderr
-    skipped = run("--config", config, "--output", tmp_path / "skip", "--nproc-per-node", 2, "--set",
-                  "data.on_bad_sample=skip", expect=0)
+    skipped = run("--config", config, "--output", tmp_path / "skip", "--nproc-per-node", 2, "--set", "data.on_bad_sample=skip", expect=0)
     assert "skipped 1 unusable image (data.on_bad_sample: skip)\n" in skipped.stderr and f"skipped: {bad}: " in skipped.stderr
     assert json.loads((tmp_path / "skip" / "summary.json").read_text())["samples_seen"] == 40

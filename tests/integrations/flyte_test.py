@@ -23,8 +23,7 @@ def variables(folder):
 def command(**hyperparameters):
     settings = SETTINGS | hyperparameters.pop("settings", {})
     hp = json.dumps({"batch_size": 50, **hyperparameters, "settings": settings})
-    return ["-m", "flytekit.clis.sdk_in_container.pyflyte", "run", SCRIPTS / "flyte_workflow.py", "mnist_workflow",
-            "--hp", hp]
+    return ["-m", "flytekit.clis.sdk_in_container.pyflyte", "run", SCRIPTS / "flyte_workflow.py", "mnist_workflow", "--hp", hp]
 
 
 def pyflyte(folder, expect=0, **hyperparameters):

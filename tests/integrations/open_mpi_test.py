@@ -7,10 +7,7 @@ import time
 import pytest
 from support import BINARY, LONG_RUN, Process, assert_gone, executable_of, send, train, write_config
 
-COMMANDS = {
-    "open-mpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"],
-    "mpich": ["mpiexec.mpich"],
-}
+COMMANDS = {"open-mpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], "mpich": ["mpiexec.mpich"]}
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886}}
 
 
@@ -22,8 +19,7 @@ def engine(request):
 
 
 def mpirun(engine, folder, changes, processes=2, before=()):
-    command = [*COMMANDS[engine], "-n", processes, *before, BINARY, "--config", write_config(folder, changes), "--output",
-               folder / "run"]
+    command = [*COMMANDS[engine], "-n", processes, *before, BINARY, "--config", write_config(folder, changes), "--output", folder / "run"]
     return Process(command, folder, folder / "run")
 
 

@@ -69,21 +69,18 @@ def numbers_of(page, width):
     dom = chromium(f"--window-size={max(width, 500)},1000", "--dump-dom", frame(with_script(page, PROBE), width).as_uri())
     said = re.search(r'<p id="said">([-\d ]+)</p>', dom)
     assert said, dom[:2000]
-    return dict(zip(("overflow", "cut", "broken", "images", "charts", "selects"),
-                    map(int, said[1].split())))
+    return dict(zip(("overflow", "cut", "broken", "images", "charts", "selects"), map(int, said[1].split())))
 
 
 def screenshot(page, width, scheme, path):
-    chromium(f"--window-size={width},1400", f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={path}",
-             page.as_uri())
+    chromium(f"--window-size={width},1400", f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={path}", page.as_uri())
     return read_png(path.read_bytes())[:, :, :3]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    changes = {"epochs": 2, "model": {"name": "lenet"}, "test_batch_size": 100,
-               "data": {"limit_train": 1280, "limit_test": 1000}}
+    changes = {"epochs": 2, "model": {"name": "lenet"}, "test_batch_size": 100, "data": {"limit_train": 1280, "limit_test": 1000}}
     return [train(folder, changes | {"epochs": 50}, processes=2, output="one").path,
             train(folder, changes | {"learning_rate": 0.05}, processes=1, output="two").path]
 

@@ -29,8 +29,7 @@ def test_the_first_200_steps_are_as_accurate_as_in_pytorch(tmp_path):
     run = train(tmp_path, {
         "epochs": 1, "batch_size": BATCH, "learning_rate": RATE, "sgd_momentum": 0,
         "model": {"name": "resnet18", "weights": str(tmp_path / "initial.pt")},
-        "data": {"limit_train": STEPS * BATCH, "limit_test": 10},
-        "checkpoint": {"every_epochs": 0, "keep_best": False},
+        "data": {"limit_train": STEPS * BATCH, "limit_test": 10}, "checkpoint": {"every_epochs": 0, "keep_best": False},
     }, timeout=900)  # other tests may run concurrently on two cores
     ours = torch.tensor(run.losses(), dtype=torch.float64)
     assert len(ours) == STEPS

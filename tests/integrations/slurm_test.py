@@ -129,8 +129,7 @@ def ready_job(config, output):
     """Returns scripts/cluster/slurm.sbatch for this binary, config and output, without its #SBATCH lines."""
     lines = (REPOSITORY / "scripts" / "cluster" / "slurm.sbatch").read_text().splitlines()
     script = "\n".join(line for line in lines[1:] if not line.startswith("#SBATCH"))
-    for word, other in (("build/bin/mnist-train", BINARY), ("configs/mnist.json", config),
-                        ("runs/slurm-$SLURM_JOB_ID", output)):
+    for word, other in (("build/bin/mnist-train", BINARY), ("configs/mnist.json", config), ("runs/slurm-$SLURM_JOB_ID", output)):
         assert script.count(word) == 1
         script = script.replace(word, str(other))
     return script + "\n"
@@ -141,8 +140,7 @@ def wait_for_steps(folder, count):
 
 
 def tasks_of(job):
-    return [pid for pid in all_pids()
-            if environment_of(pid).get("SLURM_JOB_ID") == job and "mnist-train-worker" in executable_of(pid)]
+    return [pid for pid in all_pids() if environment_of(pid).get("SLURM_JOB_ID") == job and "mnist-train-worker" in executable_of(pid)]
 
 
 # Node names do not resolve here, so the address is set.
@@ -178,8 +176,7 @@ def test_mpiexec_sets_the_ranks_even_if_it_starts_its_daemons_with_srun(slurm, e
 
 def test_a_killed_task_ends_the_step(slurm, tmp_path):
     config = write_config(tmp_path, LONG_RUN)
-    job = slurm.submit(f"srun --kill-on-bad-exit=1 {BINARY} --config {config} --output {tmp_path}/run\n",
-                       f"--output={tmp_path}/log")
+    job = slurm.submit(f"srun --kill-on-bad-exit=1 {BINARY} --config {config} --output {tmp_path}/run\n", f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
     wait_for_steps(folder, 3)
     send(tasks_of(job)[-1], signal.SIGKILL)

@@ -38,10 +38,8 @@ def test_tensorboards_reader_finds_every_scalar(run, events):
     assert set(events["scalars"]) == {
         "step/loss", "step/accuracy", "step/learning_rate", "step/samples_per_second", "loss/train", "loss/test", "accuracy/train",
         "accuracy/test", "balanced_accuracy/test", "top5_accuracy/test", "seconds/train", "seconds/test"}
-    assert events["scalars"]["accuracy/test"] == [
-        [line["step"], pytest.approx(line["test_accuracy"], rel=1e-6)] for line in run.epochs()]
-    assert events["scalars"]["step/loss"] == [
-        [line["step"], pytest.approx(line["loss"], rel=1e-6)] for line in run.steps()]
+    assert events["scalars"]["accuracy/test"] == [[line["step"], pytest.approx(line["test_accuracy"], rel=1e-6)] for line in run.epochs()]
+    assert events["scalars"]["step/loss"] == [[line["step"], pytest.approx(line["loss"], rel=1e-6)] for line in run.steps()]
 
 
 def test_tensorboards_reader_finds_histograms(run, events):

@@ -66,10 +66,8 @@ def check(found, run_folder):
         assert found["config"][key] == config[key]
     losses = {row["_step"]: row["loss"] for row in found["history"] if "loss" in row}
     assert losses == {step["step"]: step["loss"] for step in run_folder.steps()}
-    epochs = [(row["_step"], row["epoch"], row["test_loss"], row["accuracy"]) for row in found["history"]
-              if "accuracy" in row]
-    assert epochs == [(epoch["step"], epoch["epoch"], epoch["test_loss"], epoch["test_accuracy"])
-                      for epoch in run_folder.epochs()]
+    epochs = [(row["_step"], row["epoch"], row["test_loss"], row["accuracy"]) for row in found["history"] if "accuracy" in row]
+    assert epochs == [(epoch["step"], epoch["epoch"], epoch["test_loss"], epoch["test_accuracy"]) for epoch in run_folder.epochs()]
     models = [artifact for artifact in found["artifacts"] if artifact["type"] == "model"]
     assert [artifact["files"] for artifact in models] == [["model.pt"]]
 

@@ -14,8 +14,7 @@ inline at::Tensor copy_to(at::Device device, const at::Tensor& host) {
   return host.defined() ? accelerator::to_device(host, device) : host;
 }
 
-/// Copies a tensor to a device as a leaf of the autograd graph; an undefined tensor stays
-/// undefined.
+/// Copies a tensor to a device as a leaf of the autograd graph. An undefined tensor stays so.
 inline at::Tensor make_leaf(at::Device device, const at::Tensor& host, bool needs_gradient = true) {
   return host.defined() ? copy_to(device, host).detach().requires_grad_(needs_gradient) : host;
 }
@@ -25,8 +24,7 @@ class Agreement {
  public:
   /// Compares a result on any device with the expected one in fp32 or fp64. They agree if the
   /// difference, relative to the largest value, is within the rounding error of `type`, in which
-  /// the kernel computed or stored it. Kernels sum in a different order and use fused
-  /// multiply-adds.
+  /// the kernel computed or stored it. Kernels sum in another order and with fused multiply-adds.
   void add(const char* name, const at::Tensor& result, const at::Tensor& expected,
            at::ScalarType type) {
     if (!difference_.empty()) return;

@@ -319,8 +319,7 @@ TEST_CASE("random lists of layers match LibTorch in fp64, forward and backward")
     CHECK(uses_engine(model->forward(x)) == can_compute(at::kFloat));
     model = build_model(layers, at::kFloat);
     const auto exact = build_model(layers, at::kDouble);
-    // The terms of some batch norm gradients nearly cancel, and LibTorch's gradients are less
-    // accurate.
+    // Terms of some batch norm gradients nearly cancel; LibTorch's gradients are less accurate.
     check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
                 can_compute(at::kFloat) ? 2e-4 : 1e-2);
     model->eval();
@@ -330,8 +329,7 @@ TEST_CASE("random lists of layers match LibTorch in fp64, forward and backward")
   }
 }
 
-/// The tolerance in bf16 is large: the terms of batch norm gradients cancel, but their rounding
-/// errors do not.
+/// The bf16 tolerance is large: terms of batch norm gradients cancel, but rounding errors do not.
 TEST_CASE("networks with every fused layer match LibTorch, with and without gradients") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   if (!can_compute(type)) return;

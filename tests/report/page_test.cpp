@@ -227,8 +227,7 @@ std::string epoch_line(int epoch, nlohmann::json members) {
   return members.dump() + "\n";
 }
 
-/// Returns a record in which the `sizes[label]` images of each class are predicted as
-/// `guess(label)`.
+/// Returns a record that predicts the `sizes[label]` images of each class as `guess(label)`.
 template <typename Guess>
 std::string epoch_with(const std::vector<int>& sizes, const Guess& guess, double balanced) {
   const std::size_t classes = sizes.size();

@@ -1,5 +1,4 @@
-"""Tests scripts/bench: the peers of mnist-train, the machine metadata of results, and the tables in README.md and
-scripts/bench/README.md."""
+"""Tests scripts/bench: mnist-train's peers, the machine metadata of results, and the tables in README.md and scripts/bench/README.md."""
 
 import json
 import os

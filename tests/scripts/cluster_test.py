@@ -48,5 +48,4 @@ def test_a_host_file_without_hosts_is_refused(engine):
 
 
 def test_open_mpi_on_one_host_needs_no_file(engine):
-    assert mpirun(engine).stdout == ("-n 2 build/bin/mnist-train --config configs/mnist.json "
-                                     "--output runs/mpirun --resume auto\n")
+    assert mpirun(engine).stdout == "-n 2 build/bin/mnist-train --config configs/mnist.json --output runs/mpirun --resume auto\n"

@@ -30,8 +30,7 @@ def launch(tree, *arguments):
 
 def test_one_node_runs_the_binary(tree):
     done = launch(tree, "--nproc_per_node", "2", "--max-restarts", "1", "--config", "c.json", "--set", "epochs=2")
-    assert done.stdout == ("mnist-train --config c.json --set epochs=2 --nproc-per-node 2 "
-                           "--set launch.max_restarts=1\n")
+    assert done.stdout == "mnist-train --config c.json --set epochs=2 --nproc-per-node 2 --set launch.max_restarts=1\n"
 
 
 def test_several_nodes_run_torchrun(tree):

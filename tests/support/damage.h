@@ -25,8 +25,7 @@ inline void flip_bit(const std::filesystem::path& path, std::size_t byte, unsign
 
 inline const std::vector<unsigned> kAllBits{0, 1, 2, 3, 4, 5, 6, 7};
 
-/// Calls `check` once for each of `bits` in each of the first `bytes` bytes, with only that bit of
-/// the file flipped.
+/// Calls `check` for each of `bits` in each of the first `bytes` bytes, with only that bit flipped.
 template <class Check>
 void for_each_flipped_bit(const std::filesystem::path& path, const std::vector<unsigned>& bits,
                           const Check& check, std::size_t bytes = SIZE_MAX) {

@@ -17,8 +17,7 @@
 
 namespace mnist_train::testing {
 
-/// Returns the rendezvous options of rank `rank` of `world_size` on this machine; rank 0 takes over
-/// the listening socket.
+/// Returns a rank's rendezvous options on this machine; rank 0 takes over the listening socket.
 inline comm::RendezvousOptions rendezvous_of(int rank, int world_size, int port, int listen_fd,
                                              double timeout_s) {
   comm::RendezvousOptions rendezvous;

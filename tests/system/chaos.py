@@ -15,8 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from support import (MNIST, PHASES, Process, RunFolder, averaging, merged, send, train, train_command, wait_until,
-                     write_config)
+from support import MNIST, PHASES, Process, RunFolder, averaging, merged, send, train, train_command, wait_until, write_config
 
 # Three epochs of 20 steps, a checkpoint every 7 steps, and evaluations of a few dozen batches.
 CONFIG = {"epochs": 3, "batch_size": 45, "test_batch_size": 40,

@@ -49,8 +49,7 @@ def test_a_run_learns_the_batches_and_evaluate_agrees_with_it(tmp_path, cifar, t
     assert pair.summary()["data_hash"] == summary["data_hash"]
     as_format = train(tmp_path, config(cifar, dataset=None, root=None, format="cifar", train=str(cifar),
                                        test=str(cifar / "test_batch.bin"), normalize={
-                                           "mean": [0.4914, 0.4822, 0.4465], "std": [0.247, 0.2435, 0.2616]}),
-                      output="format")
+                                           "mean": [0.4914, 0.4822, 0.4465], "std": [0.247, 0.2435, 0.2616]}), output="format")
     assert as_format.digest() == trained.digest()
 
 

@@ -22,8 +22,7 @@ NORMALIZE = {"name": "normalize", "mean": 0, "std": 1}  # before mixup, so that 
 RUN = {
     "epochs": EPOCHS, "batch_size": BATCH, "seed": SEED, "sgd_momentum": 0, "learning_rate": RATE, "deterministic": False,
     "checkpoint": {"every_epochs": 0, "keep_best": False},
-    "model": {"layers": ["flatten", {"name": "linear", "out_features": 24}, "tanh",
-                         {"name": "linear", "out_features": "classes"}]},
+    "model": {"layers": ["flatten", {"name": "linear", "out_features": 24}, "tanh", {"name": "linear", "out_features": "classes"}]},
 }
 CASES = {
     "plain": {},
@@ -47,8 +46,7 @@ QUICK = ("balanced", "given", "smoothed", "mixed across shards", "sharded", "tor
 def pictures(tmp_path_factory):
     """Returns (data folder, images, labels) of an imbalanced subset of MNIST: 40 % zeros, 8 % threes."""
     images, labels = mnist_bytes("train")
-    chosen = numpy.concatenate([numpy.flatnonzero(labels == label)[:count]
-                                for label, count in enumerate((100, 80, 50, 20))])
+    chosen = numpy.concatenate([numpy.flatnonzero(labels == label)[:count] for label, count in enumerate((100, 80, 50, 20))])
     chosen = numpy.random.default_rng(1).permutation(chosen)
     folder = write_idx_folder(tmp_path_factory.mktemp("pictures") / "data", images[chosen], labels[chosen])
     return folder, images[chosen], labels[chosen]
@@ -58,8 +56,7 @@ class Network(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(9)
-        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 24), torch.nn.Tanh(),
-                                          torch.nn.Linear(24, CLASSES))
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 24), torch.nn.Tanh(), torch.nn.Linear(24, CLASSES))
 
     def forward(self, images):
         return self.layers(images)

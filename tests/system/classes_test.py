@@ -5,8 +5,7 @@ import shutil
 import numpy
 import pytest
 from pictures import write_class_folders, write_png
-from support import (RunFolder, mnist_bytes, own_data, printed_json, printed_rows, relative_difference, run, swept, train,
-                     write_config)
+from support import RunFolder, mnist_bytes, own_data, printed_json, printed_rows, relative_difference, run, swept, train, write_config
 
 SIDE = 8
 TOLERANCE = 1e-5
@@ -47,8 +46,7 @@ def metrics_of(truth, scores):
     correct = numpy.bincount(truth[truth == guess], minlength=classes)
     recall = correct / numpy.maximum(samples, 1)
     top5 = (numpy.argsort(-scores, axis=1)[:, :5] == truth[:, None]).any(axis=1)
-    metrics = {"accuracy": (truth == guess).mean(), "balanced_accuracy": recall[samples > 0].mean(),
-               "top5_accuracy": top5.mean()}
+    metrics = {"accuracy": (truth == guess).mean(), "balanced_accuracy": recall[samples > 0].mean(), "top5_accuracy": top5.mean()}
     return metrics, {"samples": samples, "precision": correct / numpy.maximum(predicted, 1), "recall": recall,
                      "f1": 2 * correct / numpy.maximum(samples + predicted, 1), "predicted": predicted, "correct": correct}
 

@@ -6,8 +6,7 @@ import struct
 import numpy
 import pytest
 from pictures import read_preview, write_class_folders
-from support import (idx_bytes, merged, mnist_bytes, own_data, printed_json, relative_difference, run, train,
-                     write_config)
+from support import idx_bytes, merged, mnist_bytes, own_data, printed_json, relative_difference, run, train, write_config
 
 HALVES = ("train", "test")
 COUNT = 300  # training samples; also the number of test samples
@@ -23,8 +22,7 @@ def sets(tmp_path_factory):
         for kind, array in zip(("images-idx3", "labels-idx1"), mnist_bytes(prefix, COUNT)):
             (folder / "idx" / f"{prefix}-{kind}-ubyte").write_bytes(idx_bytes(array))
     for target in ("lmdb", "image-folder"):
-        run("convert", "--from", f"idx:{folder / 'idx'}", "--to", f"{target}:{folder / target}",
-            "--encoding", "png", expect=0)
+        run("convert", "--from", f"idx:{folder / 'idx'}", "--to", f"{target}:{folder / target}", "--encoding", "png", expect=0)
     return folder
 
 

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import (Process, assert_gone, printed_json, run, send, start, stop_by_sigterm, train, train_command,
-                     wait_until, write_config)
+from support import Process, assert_gone, printed_json, run, send, start, stop_by_sigterm, train, train_command, wait_until, write_config
 
 STEPS = 20  # per epoch: 2,560 samples in batches of 128
 STOP_SIGNALS = sum(1 << (each - 1) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1))
@@ -39,8 +38,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 
 def resumed(folder, *flags, output="run", processes=2):
     """Resumes a run until it finishes and checks that its results describe its final weights."""
-    with Process(train_command(folder / "run.json", folder / output, processes, "--resume", *flags), folder,
-                 folder / output) as process:
+    with Process(train_command(folder / "run.json", folder / output, processes, "--resume", *flags), folder, folder / output) as process:
         assert process.wait() == 0, process.stderr
     done = process.run_folder
     evaluated = printed_json("evaluate", "--checkpoint", done.path / "model.pt", "--config", folder / "run.json", "--nproc-per-node", 1)
@@ -109,8 +107,7 @@ def test_losing_a_process_in_the_evaluation_after_max_steps_loses_no_results(tmp
         assert process.wait() == 0, process.stderr
     done = process.run_folder
     assert "resuming from memory: epoch 1, step 3" in process.stderr
-    assert done.read_json("accuracies.json") == [done.summary()["test_accuracy"]] == [
-        epoch["test_accuracy"] for epoch in done.epochs()]
+    assert done.read_json("accuracies.json") == [done.summary()["test_accuracy"]] == [epoch["test_accuracy"] for epoch in done.epochs()]
 
 
 def test_a_run_that_goes_back_drops_the_records_of_abandoned_steps(tmp_path):
@@ -266,8 +263,7 @@ def test_warnings_and_results_use_separate_streams(tmp_path):
     assert re.fullmatch(r"finished: test accuracy \S+ %, best \S+ % in epoch 1; \S+ s; run/model.pt\n", trained.stdout)
     (tmp_path / "logs").mkdir()
     evaluated = printed_json("evaluate", "--checkpoint", "run/model.pt", "--config", config, *wrong_root, folder=tmp_path)
-    assert set(evaluated) == {"test_loss", "test_accuracy", "test_balanced_accuracy", "test_top5_accuracy",
-                                                 "samples", "classes"}
+    assert set(evaluated) == {"test_loss", "test_accuracy", "test_balanced_accuracy", "test_top5_accuracy", "samples", "classes"}
     assert list((tmp_path / "logs").iterdir()) == []
 
 

@@ -7,8 +7,7 @@ import time
 
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
-from support import (LONG_RUN, assert_gone, free_port, merged, require_torchrun, send, start, swept, torchrun, worker,
-                     workers)
+from support import LONG_RUN, assert_gone, free_port, merged, require_torchrun, send, start, swept, torchrun, worker, workers
 
 pytestmark = needs_fake_gpus
 

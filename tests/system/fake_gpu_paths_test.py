@@ -58,8 +58,7 @@ NCCL_CANNOT = {  # name: changes; these use Gloo
     "bucketed", "class weights and bf16 gradients", "synchronised batch norm", "split by throughput"]))
 def test_each_path_trains_as_requested(tmp_path, path):
     gpus, ranks, changes, execution = PATHS[path]
-    result = train(tmp_path, merged(ONE_EPOCH, changes), processes=ranks,
-                   variables=fake_gpus(gpus, report=tmp_path / "report"))
+    result = train(tmp_path, merged(ONE_EPOCH, changes), processes=ranks, variables=fake_gpus(gpus, report=tmp_path / "report"))
     summary = result.summary()
     assert summary["status"] == "finished" and summary["execution"] == execution, summary
     assert summary["world_size"] == ranks and (ranks == 1 or summary["backend"] == "nccl")
@@ -139,8 +138,7 @@ def test_encoded_images_reach_the_gpu(tmp_path):
                        variables=fake_gpus(1, report=report))
         assert result.summary()["execution"] == "graph"
         waits.append(reports(report)[0]["pageable_copies"])
-    # Streaming samples to the GPU does not block the host: 6 more steps add no blocking copies, except those of the
-    # losses, which are read after each step here.
+    # Streaming samples to the GPU does not block the host: 6 more steps add no blocking copies, except of losses read after each step.
     assert waits[2] - waits[1] <= 8, waits
 
 

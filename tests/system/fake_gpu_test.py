@@ -22,8 +22,7 @@ def test_out_of_memory_is_reported_with_the_settings_to_lower(tmp_path):
     assert not failed.checkpoints()
 
 
-@pytest.mark.parametrize("nan_from, said", [
-    (0, "the loss became NaN at step"), (3, "the loss is finite, but the weight update is not")])
+@pytest.mark.parametrize("nan_from, said", [(0, "the loss became NaN at step"), (3, "the loss is finite, but the weight update is not")])
 def test_a_loss_or_update_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, nan_from, said):
     variables = fake_gpus(2, nan_after_reads=5, nan_from=nan_from)
     failed = train(tmp_path, ONE_EPOCH, processes=2, variables=variables, expect=1)
@@ -53,8 +52,7 @@ def test_sigterm_stops_a_run_with_epochs_shorter_than_the_polling_interval(tmp_p
         process.stop(signal.SIGTERM, 143)
     stopped = process.run_folder.summary()
     assert stopped["status"] == "stopped"
-    resumed = train(tmp_path, changes | {"max_steps": stopped["steps"] + 5}, "--resume", "auto", processes=2,
-                    variables=fake_gpus(2))
+    resumed = train(tmp_path, changes | {"max_steps": stopped["steps"] + 5}, "--resume", "auto", processes=2, variables=fake_gpus(2))
     assert [step["step"] for step in resumed.steps()] == list(range(1, stopped["steps"] + 6))
 
 
@@ -71,8 +69,7 @@ def test_a_stop_request_that_is_seen_after_the_last_step_still_evaluates(tmp_pat
 
 def test_a_run_whose_device_hangs_ends_in_time(tmp_path):
     changes = merged(ON_GPU, {"epochs": 1000, "launch": {"hang_timeout_s": 5}})
-    with start(tmp_path, changes, processes=2,
-               variables=fake_gpus(2, hang_after_launches=1000, hang_device=1)) as process:
+    with start(tmp_path, changes, processes=2, variables=fake_gpus(2, hang_after_launches=1000, hang_device=1)) as process:
         assert process.wait(60) == 4, process.stderr
         assert "waiting for its GPU" in process.stderr and "without progress" in process.stderr
         assert_gone(process, 2)

@@ -61,5 +61,4 @@ def devices_of_ranks(run_folder):
 
 def devices_in(texts):
     """Returns the device that each rank passed to NCCL, by rank, from logs or standard error."""
-    return {int(rank): int(device) for text in texts
-            for rank, device in re.findall(r"NCCL: rank (\d+) of \d+ on device (\d+)", text)}
+    return {int(rank): int(device) for text in texts for rank, device in re.findall(r"NCCL: rank (\d+) of \d+ on device (\d+)", text)}

@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from support import BINARY, MNIST, environment, run
 
-NAMES = ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
-         "t10k-labels-idx1-ubyte.gz"]
+NAMES = ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
 NOWHERE = "http://127.0.0.1:9"  # the discard port, on which nothing listens
 
 
@@ -170,8 +169,7 @@ def test_one_process_downloads_while_others_wait(tmp_path):
     go = threading.Event()
     with Mirror(delay=go) as mirror:
         command = [BINARY, "fetch", "mnist", "--to", str(tmp_path), "--mirror", mirror.url]
-        processes = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-                     for _ in range(3)]
+        processes = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for _ in range(3)]
         waiting = 0
         for process in processes:
             waiting += "waiting for another process" in process.stderr.readline()

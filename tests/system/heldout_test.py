@@ -14,8 +14,7 @@ import numpy
 import pytest
 
 from pictures import write_class_folders
-from support import (mnist_bytes, own_data, printed_json, printed_rows, run, stop_by_sigterm, train, write_config,
-                     write_idx_folder)
+from support import mnist_bytes, own_data, printed_json, printed_rows, run, stop_by_sigterm, train, write_config, write_idx_folder
 
 COUNTS = {"ant": 23, "bee": 12, "cat": 7, "yak": 1}
 SIZE = 8

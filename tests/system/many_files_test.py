@@ -30,8 +30,7 @@ def make_folder(folder, files):
 def start_and_measure(folder, data):
     """Returns the seconds from launch to the first steps, and the memory of all processes in bytes, with shared pages counted once.
 
-    All buffers exist after a few steps. Epochs are long enough that no evaluation adds its own.
-    """
+    All buffers exist after a few steps. Epochs are long enough that no evaluation adds its own."""
     changes = {"data": data, "epochs": 1000, "batch_size": 16, "model": {"name": "mlp"}, "checkpoint": {"every_epochs": 0}}
     begin = time.monotonic()
     with start(folder, changes, processes=2, output="run-" + data["train"].rsplit("-", 1)[1]) as process:

@@ -67,8 +67,7 @@ def test_describe_prints_a_readable_table(tmp_path):
 
 
 def test_every_initialisation_works(tmp_path):
-    layers = ["flatten", {"name": "linear", "out_features": 400},
-              {"name": "linear", "out_features": 300, "init": "kaiming_normal"},
+    layers = ["flatten", {"name": "linear", "out_features": 400}, {"name": "linear", "out_features": 300, "init": "kaiming_normal"},
               {"name": "linear", "out_features": "classes", "init": {"name": "normal", "std": 0.5}}]
     changes = {"max_steps": 1, "learning_rate": 1e-40, "sgd_momentum": 0, "model": {"layers": layers, "init": "xavier_uniform"}}
     weights = train(tmp_path, changes).weights()

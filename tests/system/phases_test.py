@@ -29,8 +29,7 @@ def wait_for_a_save(process):
 @pytest.mark.parametrize("phase, step, rank", swept([
     ("rendezvous", 0, 0), ("data loading", 0, 1), ("training", 10, 1), ("evaluation", 0, 0), ("a save", 0, 0)],
     [("rendezvous", 0, 0), ("training", 10, 1), ("a save", 0, 0)]))
-def test_a_rank_killed_in_any_phase_is_detected_at_once_and_the_run_ends_bit_identically(
-        tmp_path, undisturbed, phase, step, rank):
+def test_a_rank_killed_in_any_phase_is_detected_at_once_and_the_run_ends_bit_identically(tmp_path, undisturbed, phase, step, rank):
     with start(tmp_path, CONFIG, processes=2) as process:
         pid = process.wait_for_ranks(2)[rank]
         if phase == "a save":

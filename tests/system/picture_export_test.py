@@ -21,8 +21,7 @@ NETWORK = ["batch_norm",  # not preceded by a convolution
            {"name": "conv2d", "out_channels": 8, "kernel_size": 3, "stride": 2, "bias": False}, "batch_norm", "relu6",
            {"name": "sequential", "layers": [{"name": "conv2d", "out_channels": 8, "kernel_size": 3, "groups": 4}]},
            {"name": "dropout", "p": 0.1}, {"name": "batch_norm", "eps": 1e-3}, "batch_norm", "hardswish", "flatten",
-           {"name": "linear", "out_features": 12}, "batch_norm", "relu", "batch_norm",
-           {"name": "linear", "out_features": "classes"}]
+           {"name": "linear", "out_features": 12}, "batch_norm", "relu", "batch_norm", {"name": "linear", "out_features": "classes"}]
 MIDDLE = [{"name": "resize", "size": [26, 22]}, {"name": "random_crop", "size": [22, 24], "padding": 2, "fill": 90}]
 DATA = {  # name: data section of the config, input size of the network
     "stretch": ({"background": [250, 200, 20]}, [20, 24]),
@@ -225,8 +224,7 @@ def test_built_in_networks_are_exported_with_batch_norm_folded(tmp_path, name):
     module = exported_module(folder.path, tmp_path / "net.py")
     model = with_statistics(module.make_model, (3, 45, 50))
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    session = exported_session(tmp_path / "weights.pt", tmp_path / "net.onnx", "--input", "bytes", "--config",
-                               folder.path / "config.json")
+    session = exported_session(tmp_path / "weights.pt", tmp_path / "net.onnx", "--input", "bytes", "--config", folder.path / "config.json")
     assert "BatchNormalization" not in {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
     about = session.get_modelmeta().custom_metadata_map
     mean, std = (torch.tensor(json.loads(about[key])).view(-1, 1, 1) for key in ("mean", "std"))

@@ -21,8 +21,7 @@ def photo(mode, width, height, seed=0):
     """Returns a smooth image with some noise and, if the mode has alpha, all alpha values."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
-    planes = [120 + 90 * np.sin((x * (i + 1) + 7 * seed) / 9.0) + 40 * np.cos(y / (5.0 + i)) + rng.normal(0, 6, x.shape)
-              for i in range(3)]
+    planes = [120 + 90 * np.sin((x * (i + 1) + 7 * seed) / 9.0) + 40 * np.cos(y / (5.0 + i)) + rng.normal(0, 6, x.shape) for i in range(3)]
     rgb = Image.fromarray(np.clip(np.stack(planes, -1), 0, 255).astype(np.uint8))
     if mode in ("RGB", "L", "CMYK", "1"):
         return rgb.convert(mode)
@@ -341,8 +340,7 @@ def test_every_fit_matches_torchvision_and_pillow(tmp_path):
                 wanted.append(pillow_pad(picture, h, w, ground))
     found = read_pictures(jobs)
     wrong = [f"{job[0].name} {job[1:4]}: {pixels if isinstance(pixels, str) else abs(pixels - other.astype(int)).max()}"
-             for job, pixels, other in zip(jobs, found, wanted)
-             if isinstance(pixels, str) or abs(pixels - other.astype(int)).max() > 1]
+             for job, pixels, other in zip(jobs, found, wanted) if isinstance(pixels, str) or abs(pixels - other.astype(int)).max() > 1]
     assert not wrong, "\n".join(wrong)
 
 

@@ -64,8 +64,7 @@ def test_a_plug_ins_frozen_batch_norm_keeps_its_statistics(tmp_path, example):
 
 
 def test_a_plug_ins_initial_weights_depend_on_the_seed(tmp_path, example):
-    one, two = (train(tmp_path, with_plugin(example, {}, seed=seed, learning_rate=0, max_steps=1), output=f"run{seed}")
-                for seed in (1, 2))
+    one, two = (train(tmp_path, with_plugin(example, {}, seed=seed, learning_rate=0, max_steps=1), output=f"run{seed}") for seed in (1, 2))
     assert (one.weights()["fc.weight"] != two.weights()["fc.weight"]).any()
 
 

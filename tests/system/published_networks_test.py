@@ -1,5 +1,4 @@
-"""Tests networks with the parameter names and shapes of published networks: weights saved by the originals load strictly and
-give the same logits."""
+"""Tests networks with the parameter names and shapes of published ones: the originals' weights load strictly and give the same logits."""
 
 import numpy
 import pytest

@@ -24,8 +24,7 @@ def pictures(seed):
 
 def write_npz(folder):
     (images, labels), (test_images, test_labels) = pictures(seed=1), pictures(seed=2)
-    numpy.savez_compressed(folder / "mnist.npz", x_train=images, y_train=labels, x_test=test_images,
-                           y_test=test_labels[:, None])
+    numpy.savez_compressed(folder / "mnist.npz", x_train=images, y_train=labels, x_test=test_images, y_test=test_labels[:, None])
 
 
 def write_csv(folder):

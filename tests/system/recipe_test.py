@@ -40,8 +40,7 @@ def test_the_ema_model_matches_tensorflows_rule(tmp_path, name, processes):
     model, average = averaged_by_pytorch(name, path)
     folder = train(tmp_path, {
         "epochs": steps, "batch_size": samples, "learning_rate": 0.02, "ema": {"decay": DECAY},
-        "checkpoint": {"every_epochs": 0, "keep_best": False},
-        "model": {"name": name, "weights": str(path)},
+        "checkpoint": {"every_epochs": 0, "keep_best": False}, "model": {"name": name, "weights": str(path)},
         "data": {"limit_train": samples, "limit_test": test_images}}, processes=processes)
 
     def difference(theirs):
@@ -78,8 +77,7 @@ def test_every_command_uses_the_ema_model_of_a_checkpoint(tmp_path):
 
 
 def test_plateau_matches_pytorch(tmp_path):
-    changes = {"epochs": 8, "learning_rate": 0.5,
-               "schedule": {"name": "plateau", "factor": 0.5, "patience": 0, "min_learning_rate": 0.03},
+    changes = {"epochs": 8, "learning_rate": 0.5, "schedule": {"name": "plateau", "factor": 0.5, "patience": 0, "min_learning_rate": 0.03},
                "data": {"validation": 0.1, "limit_train": 1280, "limit_test": 100}}
     folder = train(tmp_path, changes, processes=2)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)

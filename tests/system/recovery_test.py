@@ -45,8 +45,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("processes, strategy", swept([(2, "flat"), (3, "bucketed"), (3, "shared_memory")],
-                                                          [(3, "shared_memory")]))
+@pytest.mark.parametrize("processes, strategy", swept([(2, "flat"), (3, "bucketed"), (3, "shared_memory")], [(3, "shared_memory")]))
 def test_a_run_that_loses_ranks_repeatedly_resumes_bit_identically_from_memory(tmp_path, processes, strategy):
     config = CONFIG | averaging(strategy)
     expected = train(tmp_path, config, processes=processes, output="undisturbed")

@@ -74,8 +74,7 @@ def test_an_error_found_after_the_start_is_reported_with_its_position_in_the_con
             assert f"{config}:1:{column}: /data/augment/0: random_crop needs 40x40" in refused.stderr, (command, refused.stderr)
 
 
-@pytest.mark.parametrize("data_format, name, kind", [("lmdb", "mnist.npz", "a NumPy archive (.npz)"),
-                                                     ("idx", "train.csv", "a CSV file")])
+@pytest.mark.parametrize("data_format, name, kind", [("lmdb", "mnist.npz", "a NumPy archive (.npz)"), ("idx", "train.csv", "a CSV file")])
 def test_data_in_another_format_is_refused_with_a_remedy(tmp_path, data_format, name, kind):
     folder = tmp_path / "set"
     folder.mkdir()
@@ -159,8 +158,7 @@ def test_a_result_that_cannot_be_written_is_an_error(tmp_path):
 @pytest.mark.parametrize("number, code", swept([(signal.SIGINT, 130), (signal.SIGTERM, 143)], [(signal.SIGTERM, 143)]))
 def test_a_stopped_conversion_prints_a_message_and_leaves_no_files(tmp_path, number, code):
     (tmp_path / "to").mkdir()
-    with Process([BINARY, "convert", "--from", f"idx:{MNIST}", "--to", f"image-folder:{tmp_path / 'to/k1'}"],
-                 tmp_path) as process:
+    with Process([BINARY, "convert", "--from", f"idx:{MNIST}", "--to", f"image-folder:{tmp_path / 'to/k1'}"], tmp_path) as process:
         wait_until(lambda: list((tmp_path / "to").rglob("*.png")), "the first image")
         process.stop(number, code)
         assert "stopped by SIG" in process.stderr

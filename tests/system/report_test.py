@@ -11,9 +11,7 @@ from pictures import read_data_uri
 from support import mnist_bytes, run, run_on_terminal, start, train, wait_until
 
 SHOWN = {
-    "epochs": 1,
-    "test_batch_size": 200,
-    "data": {"limit_train": 1280, "limit_test": 450},
+    "epochs": 1, "test_batch_size": 200, "data": {"limit_train": 1280, "limit_test": 450},
     "report": {"predictions": {"batches": 5, "images_per_batch": 20}},
 }
 IDS = [*range(0, 20), *range(200, 220), *range(400, 420)]
@@ -72,8 +70,7 @@ def test_predictions_cover_the_first_batches_with_any_number_of_processes(finish
         assert (read_data_uri(row["image"])[:, :, 0] == images[row["id"]]).all()
     for one, three in zip(rows[1], rows[3]):
         assert one["image"] == three["image"]
-        assert [one[f"score_{i}"] for i in range(10)] == pytest.approx([three[f"score_{i}"] for i in range(10)],
-                                                                       rel=1e-2, abs=1e-4)
+        assert [one[f"score_{i}"] for i in range(10)] == pytest.approx([three[f"score_{i}"] for i in range(10)], rel=1e-2, abs=1e-4)
 
 
 def test_misclassified_images_come_from_the_whole_test_set_with_any_number_of_processes(finished):

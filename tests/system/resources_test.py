@@ -15,8 +15,7 @@ from support import (BINARY, LONG_S, Process, RunFolder, environment, run, send,
                      wait_until, workers, write_config)
 
 # One epoch of 20 steps; a checkpoint of `net` is 3.4 MB.
-CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
-          "checkpoint": {"every_steps": 5}}
+CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}, "checkpoint": {"every_steps": 5}}
 
 
 @pytest.fixture(scope="module")
@@ -185,8 +184,7 @@ def test_a_limit_on_a_users_processes_is_reported(tmp_path):
         if reaches.returncode != 0:
             pytest.skip("requires root, and a program that another user can execute")
         limited = [*nobody, "prlimit", "--nproc=5", "--"]
-        done = run_within(limited, Path(folder), {"max_steps": 3, "data": {"dataset": None, "format": "synthetic"}}, folder="/",
-                          expect=1)
+        done = run_within(limited, Path(folder), {"max_steps": 3, "data": {"dataset": None, "format": "synthetic"}}, folder="/", expect=1)
     assert THREAD_LIMIT in done.stderr
 
 
@@ -322,8 +320,7 @@ def test_without_pidfds_the_other_ranks_detect_a_killed_rank(tmp_path):
     ({"GOMP_SPINCOUNT": "7", "GLIBC_TUNABLES": "glibc.malloc.perturb=1"}, ":GOMP_SPINCOUNT=7:",
      "glibc.malloc.perturb=1:glibc.malloc.hugetlb=1"),
     ({"OMP_WAIT_POLICY": "active", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, None, "glibc.malloc.hugetlb=0")])
-def test_threads_spin_briefly_and_ranks_use_huge_pages_unless_the_user_overrides_that(
-        tmp_path, monkeypatch, asked, spins, tunables):
+def test_threads_spin_briefly_and_ranks_use_huge_pages_unless_the_user_overrides_that(tmp_path, monkeypatch, asked, spins, tunables):
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
     with start(tmp_path, CONFIG | {"epochs": 50}, processes=1, variables=asked) as process:

@@ -136,8 +136,7 @@ def test_no_command_overwrites_files_of_a_run(tmp_path):
         run("export", "--checkpoint", folder, "--output", folder / "mine.pt", expect=0)
 
 
-@pytest.mark.parametrize("command, names", [("preview", ("g.jpg", "g.pt", "config.json")),
-                                            ("report", ("x.png", "x.JSON", "x.pt"))])
+@pytest.mark.parametrize("command, names", [("preview", ("g.jpg", "g.pt", "config.json")), ("report", ("x.png", "x.JSON", "x.pt"))])
 def test_preview_and_report_refuse_names_of_other_file_types(tmp_path, command, names):
     arguments = ("--config", write_config(tmp_path)) if command == "preview" else (tmp_path,)
     for name in names:

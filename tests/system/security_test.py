@@ -10,13 +10,11 @@ import pytest
 from support import BINARY, run, train, write_config
 
 SMALL_RUN = {"max_steps": 3, "data": {"limit_train": 256, "limit_test": 10}}
-PROGRAMS = [name for name in ("mnist-train", "mnist-train-worker", "libmnist-train-cuda.so")
-            if (Path(BINARY).parent / name).exists()]
+PROGRAMS = [name for name in ("mnist-train", "mnist-train-worker", "libmnist-train-cuda.so") if (Path(BINARY).parent / name).exists()]
 
 
 def readelf(program, *flags):
-    return subprocess.run(["readelf", "-W", *flags, Path(BINARY).parent / program], capture_output=True, text=True,
-                          check=True).stdout
+    return subprocess.run(["readelf", "-W", *flags, Path(BINARY).parent / program], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed (binutils)")
@@ -60,8 +58,7 @@ def test_symbolic_links_in_place_of_files_are_not_followed(tmp_path):
         output = tmp_path / name.replace("/", "-")
         (output / name).parent.mkdir(parents=True)
         (output / name).symlink_to(victim)
-        result = run("--config", write_config(tmp_path, SMALL_RUN), "--output", output, "--resume", "auto",
-                     "--nproc-per-node", 1)
+        result = run("--config", write_config(tmp_path, SMALL_RUN), "--output", output, "--resume", "auto", "--nproc-per-node", 1)
         assert result.returncode in (1, 2), f"{name}: {result.stderr}"
         assert str(output / name) in result.stderr, result.stderr
         assert victim.read_text() == "precious"
@@ -75,8 +72,7 @@ def test_replacing_a_file_does_not_write_through_links(tmp_path):
     names = ("config.json", "model.pt", "accuracies.json", "summary.json")
     for name in names:
         (output / name).symlink_to(victim)
-    run("--config", write_config(tmp_path, SMALL_RUN), "--output", output, "--resume", "auto",
-        "--nproc-per-node", 1, expect=0)
+    run("--config", write_config(tmp_path, SMALL_RUN), "--output", output, "--resume", "auto", "--nproc-per-node", 1, expect=0)
     assert victim.read_text() == "precious"
     assert not any((output / name).is_symlink() for name in names)
 

@@ -3,8 +3,7 @@
 Each system call that writes a checkpoint fails once, and either the old or the new checkpoint must be intact. A run with a
 checkpoint is resumed and writes the next one; the N-th system call of one kind on the new file or its folder fails or kills the
 process. N increases until there is no such call. This takes minutes, so only some writes are tested by default; all of them are
-tested with MNIST_TRAIN_FULL_SWEEP=1.
-"""
+tested with MNIST_TRAIN_FULL_SWEEP=1."""
 
 import fcntl
 import os

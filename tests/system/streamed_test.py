@@ -12,8 +12,7 @@ COUNT = 900
 TOLERANCE = 1e-5
 # Sets all keys that select or change samples.
 BUSY = {
-    "epochs": 2,
-    "batch_size": 64,
+    "epochs": 2, "batch_size": 64,
     "data": {
         "dataset": None, "format": "image-folder", "limit_train": COUNT, "limit_test": 150, "validation": 0.1, "size": 24,
         "augment": ["horizontal_flip", {"name": "random_crop", "padding": 2}, {"name": "mixup", "alpha": 0.4}],

@@ -221,8 +221,7 @@ class Process:
         return listening_sockets(self.alive())
 
     def wait_for_step(self, step):
-        wait_until(lambda: self.run_folder.last_step() >= step or self.popen.poll() is not None,
-                   f"step {step}: {self.stderr}")
+        wait_until(lambda: self.run_folder.last_step() >= step or self.popen.poll() is not None, f"step {step}: {self.stderr}")
         assert self.popen.poll() is None, f"ended before step {step}: {self.stderr}"
 
     def board(self):
@@ -294,8 +293,7 @@ def train_command(config, output, processes, *flags):
 
 def start(folder, changes=None, *flags, processes=2, output="run", variables=None):
     config = write_config(folder, changes, f"{output}.json")
-    return Process(train_command(config, Path(folder) / output, processes, *flags), folder, Path(folder) / output,
-                   variables)
+    return Process(train_command(config, Path(folder) / output, processes, *flags), folder, Path(folder) / output, variables)
 
 
 def train(folder, changes=None, *flags, processes=1, output="run", variables=None, expect=0, timeout=LONG_S):

@@ -14,8 +14,7 @@ SAMPLES = {"net": 250, "mlp": 100, "lenet": 100, "resnet18": 25}  # each batch h
 STEPS = {"net": 20, "mlp": 20, "lenet": 20, "resnet18": 2}
 SEEDS = {"net": 5, "mlp": 7, "lenet": 7, "resnet18": 7}  # for the initial weights
 PRECISE = 1e-5  # relative tolerance of losses
-# Rounding errors grow through twenty batch norms: PyTorch's own fp32 and fp64 losses differ by 6e-4 here, and by 1e-3 with
-# channels_last.
+# Rounding errors grow through twenty batch norms: PyTorch's own fp32 and fp64 losses differ by 6e-4, or 1e-3 with channels_last.
 TOLERANCE = {"resnet18": 2e-3}
 
 
@@ -89,8 +88,7 @@ def optimizer_of(name):
 @pytest.mark.parametrize("name, processes, strategy", [
     ("momentum", 2, "shared_memory"), ("plain", 3, "bucketed"), ("nesterov and weight decay", 3, "flat")])
 def test_sgd_matches_pytorch_with_every_averaging_strategy(tmp_path, initial, name, processes, strategy):
-    run, weights = check(tmp_path, "net", initial, SGD[name] | averaging(strategy), processes, optimizer_of(name),
-                         loss=functional.nll_loss)
+    run, weights = check(tmp_path, "net", initial, SGD[name] | averaging(strategy), processes, optimizer_of(name), loss=functional.nll_loss)
     assert run.losses()[-1] < 0.98 * run.losses()[0]
     assert [step["step"] for step in run.steps()] == list(range(1, STEPS["net"] + 1))
     assert relative_difference(run.weights(), weights) < 1e-2
@@ -157,7 +155,6 @@ def test_every_schedule_matches_pytorch(tmp_path, schedule, make):
 
 
 def test_warm_up_smoothing_and_clipping_match_pytorch(tmp_path, initial):
-    changes = {"learning_rate": 0.05, "schedule": {"warmup_epochs": 4}, "label_smoothing": 0.1,
-               "max_gradient_norm": 0.5}
+    changes = {"learning_rate": 0.05, "schedule": {"warmup_epochs": 4}, "label_smoothing": 0.1, "max_gradient_norm": 0.5}
     check(tmp_path, "mlp", initial, changes, 2, sgd(0.05), factor=lambda step: min(1, (step + 1) / 4), clip=0.5,
           loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1))

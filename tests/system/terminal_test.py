@@ -105,8 +105,7 @@ def test_a_run_fits_its_terminal(tmp_path):
     assert shown
     for line in shown:
         assert len(line) < columns
-        assert re.match(r"epoch \d/3(  \d+/20)?(  loss \d+\.\d{4})?(  [\d,]+ samples/s)?(  ETA \d+:\d\d)?"
-                        r"(  \[=*>? *\])?$", line), line
+        assert re.match(r"epoch \d/3(  \d+/20)?(  loss \d+\.\d{4})?(  [\d,]+ samples/s)?(  ETA \d+:\d\d)?(  \[=*>? *\])?$", line), line
     assert any("loss" in line and "ETA" in line for line in shown)
 
 

@@ -48,8 +48,7 @@ class Gate(nn.Module):
 
 
 def torch_network(layers, shape, classes=10):
-    """Returns the nn.Sequential for a list of layers and an input shape without the batch dimension, such as [C,H,W]. Weights
-    are initialised in list order."""
+    """Returns an nn.Sequential, initialised in list order, for a list of layers and an input shape without batch dimension, as [C,H,W]."""
     modules = OrderedDict()
     for index, entry in enumerate(layers):
         arguments = {"name": entry} if isinstance(entry, str) else dict(entry)

@@ -56,8 +56,7 @@ def draw_box(sample, number, scale, ratio, size, fits):
 
 def resized_crop(image, sample):
     height, width = image.shape[1:]
-    box = draw_box(sample, 0, (0.08, 1), (3 / 4, 4 / 3), (height, width),
-                   lambda h, w: 0 < h <= height and 0 < w <= width)
+    box = draw_box(sample, 0, (0.08, 1), (3 / 4, 4 / 3), (height, width), lambda h, w: 0 < h <= height and 0 < w <= width)
     return functional.resized_crop(image, *(box or (0, 0, height, width)), [24, 20], antialias=True)
 
 
@@ -83,8 +82,7 @@ def trivial(image, sample):
     none = {"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0]}
     if name.startswith("shear"):
         angle = math.degrees(math.atan(part(0.99)))
-        return functional.affine(image, **none | {"shear": [angle, 0.0] if name == "shear_x" else [0.0, angle]},
-                                 center=[0, 0])
+        return functional.affine(image, **none | {"shear": [angle, 0.0] if name == "shear_x" else [0.0, angle]}, center=[0, 0])
     if name.startswith("translate"):
         pixels = int(part(32.0))
         return functional.affine(image, **none | {"translate": [pixels, 0] if name == "translate_x" else [0, pixels]})

@@ -4,8 +4,7 @@ import pytest
 from support import BINARY, LONG_S, REPOSITORY, Process, RunFolder, run, train, train_command, write_config
 
 STEP_FIELDS = {"event", "epoch", "step", "loss", "learning_rate", "samples_per_second", "time"}
-EPOCH_FIELDS = {"event", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "train_seconds",
-                "test_seconds"}
+EPOCH_FIELDS = {"event", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "train_seconds", "test_seconds"}
 SUMMARY_FIELDS = {
     "status", "epochs", "world_size", "backend", "device", "precision", "startup_seconds", "train_seconds",
     "test_seconds", "wall_seconds", "samples_per_second", "test_accuracy", "best_test_accuracy", "samples_seen",
@@ -103,8 +102,7 @@ def test_a_quiet_run_prints_nothing(tmp_path):
 
 
 def test_hashes_identify_data_and_config(tmp_path):
-    runs = [{"max_steps": 1}, {"max_steps": 1}, {"max_steps": 1, "seed": 2},
-            {"max_steps": 1, "data": {"limit_train": 2000}}]
+    runs = [{"max_steps": 1}, {"max_steps": 1}, {"max_steps": 1, "seed": 2}, {"max_steps": 1, "data": {"limit_train": 2000}}]
     summaries = [train(tmp_path, changes, output=f"run{number}").summary() for number, changes in enumerate(runs)]
     assert len({summary["config_hash"] for summary in summaries}) == 3
     assert [summary["data_hash"] == summaries[0]["data_hash"] for summary in summaries] == [True, True, True, False]

@@ -70,14 +70,12 @@ def test_pytorch_loads_the_model_strictly_and_gets_the_same_accuracy(trained):
 
 def test_every_weights_format_gives_the_same_metrics(tmp_path, trained, config):
     summary = trained.summary()
-    expected = {"test_loss": pytest.approx(summary["test_loss"], rel=1e-6), "test_accuracy": summary["test_accuracy"],
-                "samples": SAMPLES}
+    expected = {"test_loss": pytest.approx(summary["test_loss"], rel=1e-6), "test_accuracy": summary["test_accuracy"], "samples": SAMPLES}
     weights = load(trained.path / "model.pt")
     torch.save({"epoch": 2, "model_state_dict": weights, "optimizer_state_dict": {"state": {}, "param_groups": []}},
                tmp_path / "by_pytorch.pt")
     write_safetensors(tmp_path / "by_hand.safetensors", weights)
-    for path in (trained.checkpoints()[-1], trained.path / "model.pt", tmp_path / "by_pytorch.pt",
-                 tmp_path / "by_hand.safetensors"):
+    for path in (trained.checkpoints()[-1], trained.path / "model.pt", tmp_path / "by_pytorch.pt", tmp_path / "by_hand.safetensors"):
         metrics = evaluate(path, config)
         assert {name: metrics[name] for name in expected} == expected, path
 

@@ -37,8 +37,7 @@ std::vector<std::int64_t> shard_sizes(const BatchPartition& partition, data::Ran
   return sizes;
 }
 
-/// Returns the sizes of a batch's shards after `steps` steps of ranks that train at `speeds`, in
-/// samples per second.
+/// Returns a batch's shard sizes after `steps` steps of ranks with `speeds` in samples per second.
 std::vector<std::int64_t> learned(const std::vector<double>& speeds, double overhead_s,
                                   std::int64_t batch, int steps) {
   return results_of_ranks(static_cast<int>(speeds.size()), [&](comm::Communicator& communicator) {

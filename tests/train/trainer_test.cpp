@@ -142,8 +142,7 @@ TrainOptions uneven_run() {
 std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy strategy,
                                        ModelName name, bool bf16) {
   options.gradient_averaging.strategy = strategy;
-  // Each rank has a model, an EMA model and a bf16 copy. They are made here, because the ranks'
-  // threads share a generator.
+  // Each rank's model, EMA model and bf16 copy are made here: ranks' threads share a generator.
   std::vector<std::shared_ptr<models::Model>> models;
   for (int i = 0; i < (bf16 ? 6 : 4); ++i) models.push_back(built_in_model(name, 1));
   const auto results = results_of_ranks(2, [&](comm::Communicator& communicator) {

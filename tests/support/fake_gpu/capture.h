@@ -13,8 +13,7 @@
 #include "support/fake_gpu/stream.h"
 
 /// The rules of stream capture, as in section "Stream Capture" of the CUDA C++ Programming Guide. A
-/// call that breaks a rule fails with CUDA's error, prints a message to stderr, and invalidates the
-/// capture.
+/// call that breaks one fails with CUDA's error, prints to stderr, and invalidates the capture.
 namespace mnist_train::fake_gpu {
 
 /// Kinds of graph nodes. The last one is for host functions and nested graphs.
@@ -84,8 +83,7 @@ cudaError_t begin_capture(Stream& stream, cudaStreamCaptureMode mode);
 cudaError_t end_capture(Stream& stream, std::shared_ptr<Graph>& graph);
 
 bool is_capturing(const Stream& stream);
-/// Sets `info`. Fails for the legacy stream while a blocking stream of its device is capturing,
-/// which forbids even the query.
+/// Sets `info`. Fails if `stream` is legacy and a blocking stream of its device is capturing.
 cudaError_t get_capture_info(const Stream& stream, CaptureInfo& info);
 
 /// Exchanges the calling thread's mode, which determines whose captures forbid unsafe calls.

@@ -1,5 +1,4 @@
-/// cuBLASLt: there is one algorithm, and every product is 0. Descriptors are empty (stubs), except
-/// for matrix layouts.
+/// cuBLASLt with one algorithm; products are 0. Descriptors except matrix layouts are empty stubs.
 #include <cublasLt.h>
 
 #include <cstdint>

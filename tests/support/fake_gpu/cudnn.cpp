@@ -1,6 +1,5 @@
 /// cuDNN: backend descriptors store their attributes, and there is one engine for everything, which
-/// runs no-op kernels. Descriptors of the older API, which LibTorch's batch norm still uses, are
-/// empty (stubs).
+/// runs no-op kernels. The older API, used by LibTorch's batch norm, has empty descriptors (stubs).
 #include <cudnn.h>
 #include <cudnn_backend.h>
 

@@ -5,8 +5,7 @@
 #include <cstddef>
 #include <functional>
 
-/// The interface of libfake_gpu.so for the mocks of CUDA's libraries. The runtime (runtime*.cpp)
-/// also uses the other headers.
+/// libfake_gpu.so's interface for mocks of CUDA's libraries; runtime*.cpp also use other headers.
 namespace mnist_train::fake_gpu {
 
 /// Work that runs on a stream's thread, possibly several times if it is part of a graph.
@@ -41,15 +40,13 @@ bool has_context();
 /// Returns the device whose memory contains the address; -1 for host memory.
 int device_of(const void* address);
 
-/// Returns the address at which the mock itself can access this memory; host memory has the same
-/// address.
+/// Returns the address at which the mock itself can access this memory: the same for host memory.
 void* host_address(const void* address);
 
 /// Returns the memory size of each device, in bytes.
 std::size_t device_memory_bytes();
 
-/// Returns the error of a call that is unsafe during a capture, or cudaSuccess if no capture
-/// forbids it.
+/// Returns the error of a call that is unsafe in a capture; cudaSuccess if no capture forbids it.
 cudaError_t check_unsafe_call(const char* call);
 
 /// Launches a library's kernel: it runs on the stream, or becomes a node of the graph being

@@ -61,8 +61,7 @@ void* allocate_pinned(std::size_t bytes);
 /// Frees memory; returns whether `allocate_pinned` had allocated it.
 bool release_pinned(void* address);
 
-/// Returns whether the address is in page-locked memory. Copies to and from other (pageable) host
-/// memory make the host wait.
+/// Returns whether the address is in page-locked memory. The host waits for copies of other memory.
 bool is_pinned(const void* address);
 
 }  // namespace mnist_train::fake_gpu

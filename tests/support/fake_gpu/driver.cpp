@@ -1,7 +1,6 @@
 /// CUDA's driver API: the device queries of LibTorch and mnist-train's front end, and loading of
 /// kernels compiled at run time; kernels that nvrtc.cpp compiled are computed, others are no-ops.
-/// Looking up a function that is neither here nor a stub (CMakeLists.txt) fails with a message on
-/// stderr.
+/// Looking up a function that is neither here nor a stub (CMakeLists.txt) fails with a message.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -27,8 +26,7 @@ CUcontext the_context() {
   return reinterpret_cast<CUcontext>(&context);
 }
 
-/// Finds the newest version of a function, like the driver: cuDeviceTotalMem_v2 for
-/// cuDeviceTotalMem.
+/// Finds a function's newest version, like the driver: cuDeviceTotalMem_v2 for cuDeviceTotalMem.
 void* find_function(const std::string& name) {
   static void* const kLibrary = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (kLibrary == nullptr) return nullptr;

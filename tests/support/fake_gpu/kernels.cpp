@@ -140,8 +140,7 @@ struct Sum {
   }
 };
 
-/// Reads an element. A value that is too large for a counter counts as 0: a no-op kernel left that
-/// memory unwritten.
+/// Reads an element. A value too large for a counter counts as 0: a no-op kernel did not write it.
 double counter_element(const Operand& operand, std::size_t index) {
   if (operand.data == nullptr) return 0;
   const auto* element =

@@ -11,8 +11,7 @@ namespace mnist_train::fake_gpu {
 using Translate = void* (*)(void* address);
 
 /// The function named kBindKernel in a library compiled by the mock NVRTC (see nvrtc_prologue.h).
-/// Sets `work` to a function that runs the kernel with copies of the arguments. Returns whether the
-/// kernel exists.
+/// Sets `work` to a function that runs the kernel with copied arguments. Returns whether it exists.
 using BindKernel = bool(const char* name, void* const* arguments, Translate translate,
                         unsigned blocks, unsigned threads, std::function<void()>* work);
 inline constexpr const char* kBindKernel = "mnist_train_bind_kernel";
@@ -20,8 +19,7 @@ inline constexpr const char* kBindKernel = "mnist_train_bind_kernel";
 /// First bytes of the mock's cubin; the library's size (eight bytes) and the library follow.
 inline constexpr char kImageMagic[] = "fake_gpu kernels";
 
-/// A kernel of the program. It is a no-op unless nvrtc.cpp compiled it or `emulate_aten_kernel`
-/// knows it.
+/// A kernel of the program: a no-op unless nvrtc.cpp compiled or `emulate_aten_kernel` knows it.
 struct Kernel {
   const char* name = "";       // mangled; lives as long as the process
   BindKernel* bind = nullptr;  // null unless nvrtc.cpp compiled it

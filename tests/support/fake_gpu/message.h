@@ -20,8 +20,7 @@ void say(const Parts&... parts) {
 /// Reports that the program made a call that CUDA forbids at that point, and why.
 inline void say_misuse(std::string_view call, std::string_view reason) { say(call, ": ", reason); }
 
-/// Reports, once per function, that it is not implemented, and returns `error`, one of its
-/// library's codes.
+/// Reports, once per function, that it is not implemented. Returns `error`, a code of its library.
 int not_implemented(const char* function, int error);
 
 /// Launches a no-op kernel in a stub (make_stubs.py) of a function that computes something and

@@ -1,6 +1,5 @@
 // Tests the mock itself: memory, streams, events and errors behave like a GPU's, and captures
-// enforce CUDA's rules: a forbidden call fails with CUDA's error and invalidates the capture; an
-// allowed call does neither.
+// enforce CUDA's rules: only forbidden calls fail, with CUDA's error, and invalidate the capture.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <signal.h>

@@ -236,8 +236,7 @@ using Handle = std::shared_ptr<Communicator>;
 
 thread_local const char* last_error = "";
 
-/// Returns the communicator of a handle. Work in a stream or graph keeps it alive after the program
-/// has destroyed it.
+/// Returns a handle's communicator. Even if destroyed, it lives while a stream or graph uses it.
 const Handle& communicator_of(ncclComm_t handle) { return *reinterpret_cast<Handle*>(handle); }
 
 /// Launches an NCCL operation as a kernel on the stream.
@@ -339,8 +338,7 @@ void add_as(std::span<const std::byte* const> inputs, std::byte* output, std::si
   }
 }
 
-/// An element type, and the function that adds up `count` elements of all `inputs` in order, into
-/// `output`.
+/// An element type, and a function that adds up `count` elements of all `inputs`, in order.
 struct ElementType {
   ncclDataType_t type;
   std::size_t bytes;
@@ -467,8 +465,7 @@ bool move_part(const Transfer& transfer, std::size_t offset) {
   return true;
 }
 
-/// Transfers all messages of a group, part by part. Each rank sends its parts before it waits for
-/// the other ranks' parts.
+/// Transfers a group's messages, part by part; ranks send their parts before awaiting the others'.
 void run_group(const std::vector<Transfer>& transfers) {
   bool moved = true;
   for (std::size_t offset = 0; moved; offset += MessageSlot::kCapacity_bytes) {

@@ -1,5 +1,4 @@
-/// NVML: LibTorch's device queries. NVIDIA's wheels lack its header, so the few types and codes are
-/// defined here.
+/// NVML: LibTorch's device queries. NVIDIA's wheels lack its header; this defines what is needed.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,5 @@
 /// NVRTC: programs with mnist-train's own kernels, recognised by EXPORT_KERNEL, are compiled by the
-/// host compiler and with the grid emulation into libraries that driver.cpp loads. Kernels of other
-/// programs are no-ops.
+/// host compiler, with the grid emulation, into libraries for driver.cpp. Other kernels are no-ops.
 #include <nvrtc.h>
 #include <spawn.h>
 #include <sys/wait.h>

@@ -11,8 +11,7 @@
 namespace mnist_train::fake_gpu {
 
 /// Launches a kernel that sets a matrix product to 0, so that the loss is finite. The result has
-/// `rows` x `columns` elements, and its columns are `column_stride` elements apart. `name` is a
-/// literal.
+/// `rows` x `columns` elements, with columns `column_stride` elements apart. `name` is a literal.
 inline cublasStatus_t launch_product(cudaStream_t stream, const char* name, void* result,
                                      cudaDataType type, std::uint64_t rows, std::uint64_t columns,
                                      std::int64_t column_stride) {

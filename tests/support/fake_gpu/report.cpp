@@ -107,8 +107,7 @@ void write_report() {
 
 }  // namespace mnist_train::fake_gpu
 
-/// Replaces the C library's `_exit`, which mnist-train's workers call, so that they write reports
-/// too.
+/// Replaces the C library's `_exit`, so that mnist-train's workers, which call it, write reports.
 extern "C" void _exit(int status) {
   mnist_train::fake_gpu::write_report();
   ::syscall(SYS_exit_group, status);

@@ -24,8 +24,7 @@ void count_launch(const char* kernel, bool captured);
 void record_graph(const Graph& graph, std::size_t streams, bool valid);
 
 /// Writes the counts as JSON to the file that FAKE_GPU_REPORT names, with the process id appended.
-/// A process without counted calls writes nothing. Called when the process exits, including by
-/// `_exit`.
+/// A process without counted calls writes nothing. Called when the process exits, even by `_exit`.
 void write_report();
 
 }  // namespace mnist_train::fake_gpu

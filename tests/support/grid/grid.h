@@ -149,8 +149,7 @@ inline void Block::begin_fiber() {
   }
 }
 
-// Functions that switch stacks are not sanitized: the address sanitizer would make a system call
-// before each switch.
+// Stack switches are not sanitized: the address sanitizer would make a system call before each.
 
 /// Returns to the scheduler until the fiber is resumed.
 [[gnu::noinline, gnu::no_sanitize("address")]] inline void Block::leave(Fiber& fiber) {

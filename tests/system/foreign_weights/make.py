@@ -161,11 +161,9 @@ def by_timm(folder):
 def by_safetensors(folder):
     from safetensors.torch import save_file
     state = tiny()[0].state_dict()
-    save_file({f"model.{name}": tensor for name, tensor in state.items()}, folder / "prefixed.safetensors",
-              {"format": "pt"})
+    save_file({f"model.{name}": tensor for name, tensor in state.items()}, folder / "prefixed.safetensors", {"format": "pt"})
     old = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
-    save_file(old | {"small": torch.ones(2).to(torch.float8_e4m3fn), "aux.weight": torch.ones(2, 2)},
-              folder / "extra.safetensors")
+    save_file(old | {"small": torch.ones(2).to(torch.float8_e4m3fn), "aux.weight": torch.ones(2, 2)}, folder / "extra.safetensors")
 
 
 if __name__ == "__main__":
