@@ -22,19 +22,26 @@ namespace {
 
 // The folder.
 
-/// Returns the first subfolder whose name matches one of the fnmatch(3) patterns, tried in order,
-/// first as whole names, then as last words. Ignores case, and endings such as "_set" and "2017".
+/// Returns the first folder whose name matches an fnmatch(3) pattern, in any case.
+std::optional<fs::path> find_folder(const std::vector<fs::path>& paths,
+                                    const std::string& pattern) {
+  const auto found = std::ranges::find_if(paths, [&](const fs::path& path) {
+    return ::fnmatch(pattern.c_str(), path.filename().c_str(), FNM_CASEFOLD | FNM_EXTMATCH) == 0 &&
+           is_folder(path);
+  });
+  return found == paths.end() ? std::nullopt : std::optional(*found);
+}
+
+/// Returns the first subfolder whose name matches one of the patterns, tried in order, first as
+/// whole names, then as last words. Ignores case, and endings such as "_set" and "2017".
 std::optional<fs::path> find_subfolder(const fs::path& folder,
                                        std::initializer_list<std::string> patterns) {
   const std::vector<fs::path> paths = paths_in(folder);
   for (const std::string begin : {"", "*[-_ .]"}) {
     for (const std::string& pattern : patterns) {
-      const std::string full_pattern = begin + pattern + "*([-_ .])?(set|data|images)*([-_ .0-9])";
-      for (const fs::path& path : paths) {
-        const int differs =
-            ::fnmatch(full_pattern.c_str(), path.filename().c_str(), FNM_CASEFOLD | FNM_EXTMATCH);
-        if (differs == 0 && is_folder(path)) return path;
-      }
+      const auto found =
+          find_folder(paths, begin + pattern + "*([-_ .])?(set|data|images)*([-_ .0-9])");
+      if (found) return found;
     }
   }
   return std::nullopt;

@@ -317,8 +317,8 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
 void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step, bool is_extra,
                             std::int64_t replaced) {
   std::error_code ignored;
-  fs::create_directory(folder_,
-                       ignored);  // writing reports the error, also if the run folder is gone
+  // Not its parents: if the run folder has been removed, writing should fail.
+  fs::create_directory(folder_, ignored);
   remove_leftovers(folder_);
   write_safetensors(path_of(step), snapshot, /*seal=*/true);
   read_checkpoint(path_of(step));

@@ -243,15 +243,17 @@ void Communicator::leave() {
   // Rank 0 may serve the store, so it leaves last. It writes the results, so the others should be
   // waiting already; one that does not respond has died, but the results are complete.
   constexpr std::chrono::seconds kLimit(10);
+  const auto wait_for_others = [&](const char* what) {
+    std::vector<std::string> keys;
+    for (int rank = 1; rank < world_size_; ++rank) keys.push_back(next_key(what, rank));
+    store_->wait(keys, kLimit);
+  };
   try {
-    for (const char* what : {"done", "left"}) {
-      std::vector<std::string> keys;
-      for (int rank = 1; rank < world_size_; ++rank) keys.push_back(next_key(what, rank));
-      if (what == std::string_view("left")) store_->set(next_key("done", 0), "");
-      store_->wait(keys, kLimit);
-    }
+    wait_for_others("done");
+    store_->set(next_key("done", 0), "");
+    wait_for_others("left");
   } catch (const std::exception& error) {
-    spdlog::warn("another rank died after training ended: {}", short_message(error));
+    spdlog::warn("another rank died before the end of this command: {}", short_message(error));
   }
 }
 

@@ -100,7 +100,8 @@ class Communicator {
   std::vector<std::string> gather_text(const std::string& text);
 
   /// Ends the communication of a successful run, so that ranks may exit in any order: an early exit
-  /// would close connections and, on rank 0, the store, which others still need. Collective.
+  /// would close connections and, on rank 0, the store, which others still need. Rank
+  /// 0 returns with a warning if another rank does not leave within ten seconds. Collective.
   void leave();
 
   /// Checks whether the store still answers, at most once per quarter of the timeout. Training
@@ -147,7 +148,7 @@ using MakeNcclBackend = c10::intrusive_ptr<c10d::Backend> (*)(
 
 /// Sets environment variables of NCCL and c10d's watchdog, unless the user has set them. The flight
 /// recorder keeps the latest collectives and writes them to `dump_folder` after a timeout, to show
-/// where the ranks diverged. On one host, NCCL's sockets use only loopback.
+/// in which collective the ranks first differ. On one host, NCCL's sockets use only loopback.
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder);
 
 // Failures of collectives.

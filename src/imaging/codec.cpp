@@ -17,9 +17,7 @@ constexpr std::array<const Codec*, 5> kCodecs{&kPng, &kJpeg, &kWebp, &kBmp, &kPn
 [[noreturn]] void refuse_format(Bytes bytes, const std::string& name) {
   const auto kind = binary_kind(text_of(bytes).substr(0, 1024));
   if (kind && kind->is_picture) {
-    const bool is_file = name.find(": ") == name.npos;  // not a record of a database
-    fail_at(name, 0, "{}, which is not supported; convert it to PNG{}", kind->name,
-            is_file ? ": " + conversion_command(name) : "");
+    fail_at(name, 0, "{}, which is not supported; {}", kind->name, conversion_advice(name));
   }
   fail_at(name, 0, "{}not a PNG, JPEG, WebP, BMP or PNM (.ppm, .pgm) picture",
           kind ? kind->name + ", " : "");
@@ -128,8 +126,10 @@ bool has_picture_extension(std::string_view name) {
   return !extension.empty() && all.find(extension + ",") != all.npos;
 }
 
-std::string conversion_command(const std::string& name) {
-  return kConvertToPng + shell_word((name.starts_with("-") ? "./" : "") + name);
+std::string conversion_advice(const std::string& name) {
+  const std::string advice = "convert it to PNG";
+  if (name.find(": ") != name.npos) return advice;
+  return advice + ": " + kConvertToPng + shell_word((name.starts_with("-") ? "./" : "") + name);
 }
 
 std::string conversion_hint(std::string_view extension) {

@@ -88,8 +88,9 @@ std::string extension_of(std::string_view name);
 /// Returns whether a file name's extension, in any case, is one of kPictureExtensions.
 bool has_picture_extension(std::string_view name);
 
-/// Returns the command that converts a picture in another format to PNG.
-std::string conversion_command(const std::string& name);
+/// Returns the advice to convert a picture to PNG, with the command unless `name` is that of a
+/// record in a database, "FILE: key …".
+std::string conversion_advice(const std::string& name);
 
 /// Returns, in parentheses, the command that converts all files with this lower-case extension in a
 /// folder, or "" if it is not the extension of an unsupported picture format.

@@ -39,7 +39,7 @@ Header read_webp(Bytes bytes, const std::string& name) {
     fail_at(name, 0, "corrupt WebP header");
   }
   if (features.has_animation != 0) {
-    fail_at(name, 0, "an animated WebP image; convert it to PNG: {}", conversion_command(name));
+    fail_at(name, 0, "an animated WebP image; {}", conversion_advice(name));
   }
   Orientation orientation;
   for (std::size_t at = kRiffHeader; at + kChunkHeader <= bytes.size();) {

@@ -100,14 +100,15 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   };
   const bool continues =
       resume == "auto" || belongs_to(resume, *folder) || (after_restart && same_launch());
-  if (holds_run(*folder) && !continues) {
+  if (continues) return folder;
+  if (holds_run(*folder)) {
     refuse("{}: already contains a run; resume it with --resume auto, or choose another --output",
            folder->string());
   }
   std::error_code error;
   for (const fs::path& name : {fs::path(config.model_file), fs::path(config.accuracies_file),
                                fs::path(files::kDataset), fs::path(files::kPage)}) {
-    if (continues || !fs::is_regular_file(*folder / name, error)) continue;
+    if (!fs::is_regular_file(*folder / name, error)) continue;
     refuse("{}: already contains {}, which the run would replace; choose another --output",
            folder->string(), name.string());
   }

@@ -1,4 +1,5 @@
-/// NVML: LibTorch's device queries. NVIDIA's wheels lack its header; this defines what is needed.
+/// The NVML functions with which LibTorch queries devices, and their types, because NVIDIA's wheels
+/// do not include NVML's header.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
