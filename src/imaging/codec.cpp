@@ -127,7 +127,7 @@ bool has_picture_extension(std::string_view name) {
 }
 
 std::string conversion_advice(const std::string& name) {
-  const std::string advice = "convert it to PNG";
+  std::string advice = "convert it to PNG";
   if (name.find(": ") != name.npos) return advice;
   return advice + ": " + kConvertToPng + shell_word((name.starts_with("-") ? "./" : "") + name);
 }
