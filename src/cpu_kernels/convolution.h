@@ -93,38 +93,53 @@ struct GatherAxis {
   }
 };
 
-/// Returns the number of 2x2 tiles of Winograd's algorithm.
-inline std::int64_t winograd_tiles(const ValueShape& shape) {
-  return ceil_divide(shape.height, 2) * ceil_divide(shape.width, 2);
+/// Returns the number of tiles of Winograd's algorithm.
+template <class Element>
+std::int64_t winograd_tiles(const ValueShape& out) {
+  return ceil_divide(out.height, kTileOutputs<Element>) *
+         ceil_divide(out.width, kTileOutputs<Element>);
 }
 
 /// Estimates whether Winograd's algorithm computes a pass faster than a direct sum over all taps.
 /// Depends on the shape alone, so that results do not depend on the batch size.
 template <class Element>
 bool should_use_winograd(const ConvolutionShape& s, bool backward) {
-  constexpr std::int64_t kMinTiles = 9;  // fewer do not make up for the larger weights
-  constexpr double kTransforms = 100;    // cost per tile and channel, in products
+  constexpr bool kIsBf16 = kDepth<Element> == 2;
+  // Costs per pair of channels, in products.
+  constexpr double kTransforms = kIsBf16 ? 350 : 100;  // per tile, shared by all other channels
+  constexpr double kWeights = 40;                      // of the transformed weights
   constexpr double kMinGain = 1.1;
+  // If tiles are large, the weights of more pairs would be read from memory for each tile.
+  constexpr std::int64_t kMaxPairs = kIsBf16 ? 1 << 17 : 1 << 30;
   const auto is_square = [](const Extent& extent, std::int64_t size) {
     return extent.height == size && extent.width == size;
   };
-  const ValueShape& out = backward ? s.in : s.out;
-  if (kDepth<Element> != 1 || s.depthwise || !is_square(s.kernel, 3) || !is_square(s.stride, 1) ||
-      winograd_tiles(out) < kMinTiles) {
+  if (uses_amx<Element>() || s.depthwise || !is_square(s.kernel, 3) || !is_square(s.stride, 1) ||
+      s.in.channels * s.out.channels > kMaxPairs) {
     return false;
   }
+  const ValueShape& out = backward ? s.in : s.out;
   const auto taps = [&](std::int64_t size, const GatherAxis& axis) {
     std::size_t count = 0;
     for (std::int64_t i = 0; i < size; ++i) count += axis.taps(i).size();
+    return static_cast<std::int64_t>(count);
+  };
+  const std::int64_t products =
+      taps(out.height, {s.in.height, s.out.height, 3, 1, s.padding.height, backward}) *
+      taps(out.width, {s.in.width, s.out.width, 3, 1, s.padding.width, backward});
+  const auto positions = [](std::int64_t size) {
+    std::int64_t count = 0;
+    for (std::int64_t begin = 0; begin < size; begin += kTileOutputs<Element>) {
+      count += winograd_side<Element>(size - begin);
+    }
     return count;
   };
-  const auto products = static_cast<double>(
-      taps(out.height, {s.in.height, s.out.height, 3, 1, s.padding.height, backward}) *
-      taps(out.width, {s.in.width, s.out.width, 3, 1, s.padding.width, backward}));
   const auto channels = [](const ValueShape& shape) { return static_cast<double>(shape.channels); };
-  const double tile_cost =
-      kWinogradPositions + kTransforms * (1 / channels(s.in) + 1 / channels(s.out));
-  return products >= kMinGain * tile_cost * static_cast<double>(winograd_tiles(out));
+  const double cost = static_cast<double>(positions(out.height) * positions(out.width)) +
+                      kTransforms * static_cast<double>(winograd_tiles<Element>(out)) *
+                          (1 / channels(s.in) + 1 / channels(s.out)) +
+                      kWeights;
+  return static_cast<double>(products) / kDepth<Element> >= kMinGain * cost;
 }
 
 /// Computes a convolution's forward pass or its input gradient. Both gather their inputs: even with
@@ -226,14 +241,15 @@ class Gather {
   }
   /// Plans Winograd's algorithm, which uses no runs of taps.
   void plan_winograd(const ConvolutionShape& s) {
-    const std::int64_t tiles = winograd_tiles(view_.out);
+    const std::int64_t tiles = winograd_tiles<Element>(view_.out);
     constexpr std::int64_t kLine = 16;  // floats; keeps positions out of the same cache sets
     WinogradView& plan = view_.winograd;
     plan.top = view_.backward ? 2 - s.padding.height : s.padding.height;
     plan.left = view_.backward ? 2 - s.padding.width : s.padding.width;
-    plan.position_size = view_.in.channels * kImages + kLine;
-    plan.tiles_per_pass = std::clamp<std::int64_t>(kBandBytes / 16 / plan.tile_size(), 1, tiles);
-    view_.positions = kWinogradPositions * view_.in.channels;
+    plan.position_size = round_up(view_.in.channels, kDepth<Element>) * kImages + kLine;
+    plan.tile_size = kTilePositions<Element> * plan.position_size;
+    plan.tiles_per_pass = std::clamp<std::int64_t>(kBandBytes / 16 / plan.tile_size, 1, tiles);
+    view_.positions = kTilePositions<Element> * view_.in.channels;
     sequences_.clear();
   }
   /// Makes tiles of columns whose taps have the same weights (`stride` apart in the backward pass).
@@ -280,7 +296,7 @@ class Gather {
   RowParts row_parts(std::int64_t blocks) const {
     RowParts parts = RowParts::make(blocks, view_.out.height, cached_rows());
     if (uses_winograd()) {  // parts consist of whole tiles
-      parts.rows = round_up(parts.rows, 2);
+      parts.rows = round_up(parts.rows, kTileOutputs<Element>);
       parts.per_block = ceil_divide(parts.height, parts.rows);
     }
     return parts;
@@ -292,7 +308,7 @@ class Gather {
       constexpr std::size_t kLine = 16;  // floats; vectors that span two cache lines are slow
       thread_local std::vector<float> scratch;
       const auto size =
-          static_cast<std::size_t>(view_.winograd.tiles_per_pass * view_.winograd.tile_size());
+          static_cast<std::size_t>(view_.winograd.tiles_per_pass * view_.winograd.tile_size);
       if (scratch.size() < size + kLine) scratch.resize(size + kLine);
       void* begin = scratch.data();
       std::size_t space = scratch.size() * sizeof(float);
@@ -414,7 +430,8 @@ class Convolution {
         shape_(shape),
         forward_(shape, /*backward=*/false),
         backward_(shape, /*backward=*/true),
-        uses_winograd_(should_use_winograd<Element>(shape, /*backward=*/false)),
+        uses_winograd_(kDepth<Element> == 1 &&
+                       should_use_winograd<Element>(shape, /*backward=*/false)),
         gradient_(gradient_view<Element>(shape, uses_winograd_)) {}
 
   /// The forward pass; its operand `in` is the input.

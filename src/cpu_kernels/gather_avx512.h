@@ -107,11 +107,17 @@ class Packer {
   void store_transformed(const Block* taps, std::int64_t word, Element* panel) const {
     const __mmask16 rows = first_lanes(view_.panel_rows);
     for (std::int64_t i = 0; i < smaller(kLanes, tap_words_ - word); ++i) {
-      __m512 transformed[kWinogradPositions];
-      transform_weights(taps, i, view_.backward, transformed);
-      for (std::int64_t position = 0; position < kWinogradPositions; ++position) {
-        _mm512_mask_storeu_ps(panel + (position * tap_words_ + word + i) * view_.panel_rows, rows,
-                              transformed[position]);
+      for (std::int64_t d = 0; d < smaller(kD, view_.in.channels - (word + i) * kD); ++d) {
+        const auto tap = [&](int index) {
+          return to_values<Element>(taps[view_.backward ? 8 - index : index][i]).v[d];
+        };
+        __m512 transformed[kTilePositions<Element>];
+        transform_weights<Element>(tap, transformed);
+        float* to = reinterpret_cast<float*>(panel) + ((word + i) * kD + d) * view_.panel_rows;
+        for (const __m512 values : transformed) {
+          _mm512_mask_storeu_ps(to, rows, values);
+          to += view_.in.channels * view_.panel_rows;
+        }
       }
     }
   }
@@ -346,9 +352,7 @@ template <class Element>
 void gather(const GatherView& view, const BatchOperands<Element>& operands,
             const PackedPanels<Element>& panels, const GatherPart& part) {
   if (view.depthwise.count > 0) return sum_depthwise(view, operands, panels.data, part);
-  if constexpr (kDepth<Element> == 1) {
-    if (view.winograd.tiles_per_pass > 0) return gather_winograd(view, operands, panels.data, part);
-  }
+  if (view.winograd.tiles_per_pass > 0) return gather_winograd(view, operands, panels.data, part);
   if constexpr (kDepth<Element> == 2) {
     if (view.uses_amx) return gather_amx(view, operands, panels, part);
   }

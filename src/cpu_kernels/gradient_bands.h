@@ -66,7 +66,7 @@ inline WeightGradientView tile_view(const WeightGradientView& direct) {
   WeightGradientView view = direct;
   view.shape.in = {direct.shape.in.channels, 1, 1};
   view.shape.out = {direct.shape.out.channels, 1, 1};
-  view.shape.kernel = {kWinogradPositions, 1};
+  view.shape.kernel = {kTilePositions<float>, 1};
   view.shape.padding = {0, 0};
   view.merges_columns = true;
   view.columns = view.column_stride;
@@ -84,11 +84,11 @@ inline GradientBand tile_band(const ConvolutionShape& s, const GradientBand& sou
   band.a_begin = source.scratch;
   band.a_pixel = s.out.pixel_size<float>();
   band.a_position = band.tiles * band.a_pixel + kLine;
-  band.b_begin = band.a_begin + kWinogradPositions * band.a_position + kSlack;
+  band.b_begin = band.a_begin + kTilePositions<float> * band.a_position + kSlack;
   band.b_word = source.b_word;
   band.b_pixel = source.b_pixel;
   band.b_position = band.tiles * band.b_pixel + kLine;
-  band.scratch = band.b_begin + kWinogradPositions * band.b_position + kSlack;
+  band.scratch = band.b_begin + kTilePositions<float> * band.b_position + kSlack;
   return band;
 }
 

@@ -115,15 +115,29 @@ struct DepthwiseTiles {
   std::int64_t words_per_pass;
 };
 
-inline constexpr std::int64_t kWinogradPositions = 16;  // per transformed tile
+/// Maximum number of outputs along an axis of a tile of Winograd's algorithm. Larger tiles need
+/// fewer products, but have larger rounding errors, which disappear if outputs are rounded to bf16.
+template <class Element>
+inline constexpr std::int64_t kTileOutputs = kDepth<Element> == 1 ? 2 : 4;
+
+/// Returns the number of inputs, and of positions, along an axis of a tile with up to this many
+/// outputs. At least two are computed.
+template <class Element>
+constexpr std::int64_t winograd_side(std::int64_t outputs) {
+  if (outputs < 2) return 4;
+  return (outputs < kTileOutputs<Element> ? outputs : kTileOutputs<Element>)+2;
+}
+template <class Element>
+inline constexpr std::int64_t kTileSide = winograd_side<Element>(kTileOutputs<Element>);
+template <class Element>
+inline constexpr std::int64_t kTilePositions = kTileSide<Element>* kTileSide<Element>;
 
 /// Parameters of Winograd's algorithm for a convolution. Sizes are in floats.
 struct WinogradView {
-  std::int64_t tiles_per_pass = 0;  // of 2x2 outputs; 0 if the algorithm is not used
+  std::int64_t tiles_per_pass = 0;  // 0 if the algorithm is not used
   std::int64_t top = 0, left = 0;   // padding
   std::int64_t position_size = 0;   // distance between positions of a transformed tile
-
-  std::int64_t tile_size() const { return kWinogradPositions * position_size; }
+  std::int64_t tile_size = 0;
 };
 
 /// Plan for the forward pass of a convolution or for its input gradient, in which `in` is the
@@ -133,8 +147,8 @@ struct WinogradView {
 ///
 /// Weights are packed in words as [panel][position][row of the panel], or for AMX as
 /// [panel][position / 16][row][position % 16]. In depthwise convolutions a panel is a word of the
-/// output, with fp32 weights [tap][channel of the word]. For Winograd's algorithm, positions are
-/// those of a transformed tile, each with all input channels.
+/// output, with fp32 weights [tap][channel of the word]. For Winograd's algorithm, weights
+/// are fp32, and positions are those of a transformed tile, each with all input channels.
 struct GatherView {
   ValueShape in, out;
   bool backward;

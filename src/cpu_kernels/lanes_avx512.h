@@ -65,12 +65,24 @@ template <class Element>
   return values;
 }
 
-inline Values<float> load_words(const float* from) { return {{_mm512_loadu_ps(from)}}; }
-inline Values<Bf16Bits> load_words(const Bf16Bits* from) {
-  const __m512i pairs = _mm512_loadu_si512(from);
-  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
-  return {{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
-           _mm512_castsi512_ps(_mm512_and_si512(pairs, upper))}};
+template <class Element>
+[[gnu::always_inline]] inline Values<Element> to_values(__m512i words) {
+  if constexpr (kDepth<Element> == 1) {
+    return {{_mm512_castsi512_ps(words)}};
+  } else {
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+    return {{_mm512_castsi512_ps(_mm512_slli_epi32(words, 16)),
+             _mm512_castsi512_ps(_mm512_and_si512(words, upper))}};
+  }
+}
+template <class Element>
+[[gnu::always_inline]] inline Values<Element> load_words(const Element* from) {
+  return to_values<Element>(_mm512_loadu_si512(from));
+}
+/// Loads the mask's words; the others are zeros.
+template <class Element>
+[[gnu::always_inline]] inline Values<Element> load_words(const Element* from, __mmask16 mask) {
+  return to_values<Element>(_mm512_maskz_loadu_epi32(mask, from));
 }
 inline void store_words(float* to, const Values<float>& values) {
   _mm512_storeu_ps(to, values.v[0]);
@@ -220,9 +232,10 @@ struct Results {
   Element* out;
   std::int64_t rows;
 
-  /// Stores the sums of the word that starts at `row`.
-  [[gnu::always_inline]] void store(std::int64_t row, int vector, Values<Element> sums) const {
-    const std::int64_t offset = row * kImages + vector * kVectorSize<Element>;
+  /// Stores the sums of the word that starts at `row`, `distance` elements from the first pixel.
+  [[gnu::always_inline]] void store(std::int64_t row, int vector, Values<Element> sums,
+                                    std::int64_t distance = 0) const {
+    const std::int64_t offset = distance + row * kImages + vector * kVectorSize<Element>;
     if (addend != nullptr) sums = sums + load_words(addend + offset);
     if (relu) sums = map([](__m512 x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }, sums);
     store_words(out + offset, sums);

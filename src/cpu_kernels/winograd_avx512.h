@@ -4,195 +4,381 @@
 
 #include "cpu_kernels/lanes_avx512.h"
 
-/// Winograd's F(2x2, 3x3) algorithm (Lavin and Gray, https://arxiv.org/abs/1509.09308) for 3x3
-/// convolutions with stride 1 in fp32. It needs 16 products instead of 36 for a tile of 2x2
-/// outputs. Weights, inputs and sums are transformed along both axes.
+/// Winograd's algorithm (Lavin and Gray, https://arxiv.org/abs/1509.09308) for 3x3 convolutions
+/// with stride 1. Weights, inputs and sums are transformed along both axes. F(2x2, 3x3) needs 16
+/// products instead of 36 for a tile of 2x2 outputs, and F(4x4, 3x3) 36 instead of 144 for 4x4
+/// outputs.
 namespace mnist_train::cpu_kernels::avx512 {
 
-inline constexpr std::int64_t kTileRows = 4;  // rows and columns of a transformed tile
+/// Transforms along an axis of tiles with up to `MaxOutputs` outputs. Tiles with fewer outputs use
+/// only the first positions.
+template <std::int64_t MaxOutputs>
+struct Axis;
 
-/// Transforms the weights of three taps along an axis into four positions, `step` vectors apart.
-inline void transform_weights(const __m512 (&taps)[3], __m512* to, std::int64_t step) {
-  const __m512 half = _mm512_set1_ps(0.5F);
-  const __m512 outer = (taps[0] + taps[2]) * half;
-  const __m512 middle = taps[1] * half;
-  to[0] = taps[0];
-  to[step] = outer + middle;
-  to[2 * step] = outer - middle;
-  to[3 * step] = taps[2];
-}
-/// Transforms 3x3 taps, each a block, into 4x4 positions, starting with the last tap if `reversed`.
-inline void transform_weights(const Block* taps, std::int64_t channel, bool reversed, __m512* to) {
-  const auto tap = [&](int i) { return _mm512_castsi512_ps(taps[reversed ? 8 - i : i][channel]); };
-  __m512 rows[kTileRows * 3];
-  for (int x = 0; x < 3; ++x) transform_weights({tap(x), tap(3 + x), tap(6 + x)}, rows + x, 3);
-  for (std::int64_t y = 0; y < kTileRows; ++y) {
-    transform_weights({rows[3 * y], rows[3 * y + 1], rows[3 * y + 2]}, to + kTileRows * y, 1);
+template <>
+struct Axis<2> {
+  static __m512 scale(__m512 output) { return output; }
+
+  /// Transforms three taps into positions `step` vectors apart.
+  static void weights(const __m512 (&taps)[3], __m512* to, std::int64_t step) {
+    const __m512 half = _mm512_set1_ps(0.5F);
+    const __m512 outer = (taps[0] + taps[2]) * half;
+    const __m512 middle = taps[1] * half;
+    to[0] = taps[0];
+    to[step] = outer + middle;
+    to[2 * step] = outer - middle;
+    to[3 * step] = taps[2];
   }
-}
-
-/// Transforms four inputs along an axis, in place.
-[[gnu::always_inline]] inline void transform_inputs(__m512& a, __m512& b, __m512& c, __m512& d) {
-  const __m512 first = a - c;
-  const __m512 third = c - b;
-  d = b - d;
-  b = b + c;
-  a = first;
-  c = third;
-}
-
-/// The 4x4 inputs of a tile, the first at (y, x). Some may be outside the image.
-struct TileInputs {
-  __mmask16 masks[kWinogradPositions];  // zero for inputs outside the image
-  std::int64_t row, pixel;              // distances in floats
-
-  TileInputs(const ValueShape& in, std::int64_t y, std::int64_t x, std::int64_t row_step,
-             std::int64_t pixel_step)
-      : row(row_step), pixel(pixel_step) {
-    for (std::int64_t i = 0; i < kWinogradPositions; ++i) {
-      const std::int64_t in_y = y + i / kTileRows;
-      const std::int64_t in_x = x + i % kTileRows;
-      const bool is_inside = in_y >= 0 && in_y < in.height && in_x >= 0 && in_x < in.width;
-      masks[i] = is_inside ? 0xffff : 0;
-    }
+  /// Transforms the inputs of N outputs into positions.
+  template <int N>
+  [[gnu::always_inline]] static void inputs(__m512 (&d)[N + 2]) {
+    const __m512 first = d[0] - d[2];
+    const __m512 third = d[2] - d[1];
+    d[3] = d[1] - d[3];
+    d[1] = d[1] + d[2];
+    d[0] = first;
+    d[2] = third;
   }
-  /// Transforms one vector per input, the first at `from`, into positions `step` floats apart.
-  template <bool IsInside>
-  [[gnu::always_inline]] void transform(const float* from, float* to, std::int64_t step) const {
-    constexpr int kSide = kTileRows;
-    __m512 d[kSide][kSide];
-#pragma GCC unroll 4
-    for (int r = 0; r < kSide; ++r) {
-#pragma GCC unroll 4
-      for (int c = 0; c < kSide; ++c) {
-        const float* const p = from + r * row + c * pixel;
-        d[r][c] = IsInside ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(masks[r * kSide + c], p);
-      }
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < kSide; ++c) transform_inputs(d[0][c], d[1][c], d[2][c], d[3][c]);
-#pragma GCC unroll 4
-    for (int r = 0; r < kSide; ++r) {
-      transform_inputs(d[r][0], d[r][1], d[r][2], d[r][3]);
-#pragma GCC unroll 4
-      for (int c = 0; c < kSide; ++c) _mm512_storeu_ps(to + (r * kSide + c) * step, d[r][c]);
-    }
+  /// Transforms the sums of positions into N outputs.
+  template <int N>
+  [[gnu::always_inline]] static void outputs(const __m512 (&sums)[N + 2], __m512 (&to)[N]) {
+    to[0] = sums[0] + sums[1] + sums[2];
+    to[1] = sums[1] - sums[2] - sums[3];
   }
 };
 
-/// Transforms the inputs of the tile at output (y, x) of a block into [position][channel][image].
-template <bool IsInside>
-[[gnu::noinline]] void transform_tile(const GatherView& view, const float* block, std::int64_t y,
-                                      std::int64_t x, float* to) {
-  const std::int64_t pixel = view.in.channels * kImages;
-  const std::int64_t row = view.in.width * pixel;
-  y -= view.winograd.top;
-  x -= view.winograd.left;
-  const TileInputs inputs(view.in, y, x, row, pixel);
-  const float* from = block + y * row + x * pixel;
-  for (std::int64_t i = 0; i < kVectors * view.in.channels; ++i, from += kLanes, to += kLanes) {
-    inputs.transform<IsInside>(from, to, view.winograd.position_size);
+/// The positions are the values of polynomials at infinity, 0, 1, -1, 2 and -2. Weights are scaled
+/// for four outputs; for fewer, the inputs are scaled as well. All factors are integers, so that
+/// the result is exact for small integers; `scale` divides it by the weights' scale along both
+/// axes.
+template <>
+struct Axis<4> {
+  static __m512 scale(__m512 output) {
+    constexpr float kScale = 24 * 24;
+    const __m512 reciprocal = _mm512_set1_ps(1 / kScale);
+    const __m512 quotient = output * reciprocal;
+    const __m512 rest = _mm512_fnmadd_ps(quotient, _mm512_set1_ps(kScale), output);
+    return _mm512_fmadd_ps(rest, reciprocal, quotient);  // correctly rounded
+  }
+
+  static void weights(const __m512 (&taps)[3], __m512* to, std::int64_t step) {
+    const __m512 outer = (taps[0] + taps[2]) * -4;
+    const __m512 middle = taps[1] * -4;
+    const __m512 far_outer = taps[0] + taps[2] * 4;
+    const __m512 far_middle = taps[1] * 2;
+    to[0] = taps[2] * 24;
+    to[step] = taps[0] * 6;
+    to[2 * step] = outer + middle;
+    to[3 * step] = outer - middle;
+    to[4 * step] = far_outer + far_middle;
+    to[5 * step] = far_outer - far_middle;
+  }
+  template <int N>
+  [[gnu::always_inline]] static void inputs(__m512 (&d)[N + 2]) {
+    const __m512 far_odd = d[3] - d[1];
+    const __m512 first = (d[0] - d[2]) * 4;
+    if constexpr (N == 2) {
+      const __m512 sum = (d[1] + d[2]) * -3;
+      const __m512 difference = (d[1] - d[2]) * 3;
+      d[0] = far_odd;
+      d[1] = first;
+      d[2] = sum;
+      d[3] = difference;
+    } else if constexpr (N == 3) {
+      const __m512 sum = d[1] + d[2];
+      const __m512 difference = d[1] - d[2];
+      d[0] = d[4] - d[2] - far_odd * 2;
+      d[1] = first + far_odd * 2;
+      d[2] = (far_odd - sum) * 3;
+      d[3] = far_odd + difference * 3;
+      d[4] = far_odd * 4;
+    } else {
+      const __m512 far_even = d[4] - d[2];
+      const __m512 even = d[4] - d[2] * 4;
+      const __m512 odd = d[3] - d[1] * 4;
+      d[0] = d[5] - d[3] - far_odd * 4;
+      d[1] = first + far_even;
+      d[2] = even + odd;
+      d[3] = even - odd;
+      d[4] = far_even + far_odd * 2;
+      d[5] = far_even - far_odd * 2;
+    }
+  }
+  template <int N>
+  [[gnu::always_inline]] static void outputs(const __m512 (&sums)[N + 2], __m512 (&to)[N]) {
+    const __m512 even = sums[2] + sums[3];
+    const __m512 odd = sums[2] - sums[3];
+    to[0] = sums[1] + even;
+    to[1] = odd;
+    if constexpr (N > 2) {
+      const __m512 far_even = N == 3 ? sums[4] : sums[4] + sums[N + 1];
+      const __m512 far_odd = N == 3 ? sums[4] : sums[4] - sums[N + 1];
+      to[0] = to[0] + far_even;
+      to[1] = to[1] + far_odd * 2;
+      to[2] = even + far_even * 4;
+      if constexpr (N == 4) to[3] = odd + far_odd * 8;
+    }
+    to[N - 1] = to[N - 1] + sums[0];
+  }
+};
+
+template <class Element>
+using TileAxis = Axis<kTileOutputs<Element>>;
+
+/// Transforms 3x3 taps, which are `tap(0)` to `tap(8)`, into the positions of a tile.
+template <class Element, class Tap>
+void transform_weights(const Tap& tap, __m512* to) {
+  constexpr std::int64_t kSide = kTileSide<Element>;
+  __m512 rows[kSide * 3];
+  for (int x = 0; x < 3; ++x)
+    TileAxis<Element>::weights({tap(x), tap(3 + x), tap(6 + x)}, rows + x, 3);
+  for (std::int64_t y = 0; y < kSide; ++y) {
+    TileAxis<Element>::weights({rows[3 * y], rows[3 * y + 1], rows[3 * y + 2]}, to + kSide * y, 1);
   }
 }
 
-/// Transforms sums [position][M rows][image] into the outputs of a tile, and stores the `height` x
-/// `width` outputs that are inside the image.
-template <int M>
-void store_tile(const float* sums, const float* bias, std::int64_t rows,
-                const Results<float>* results, int height, int width) {
-  constexpr std::int64_t kStep = M * kImages;
-  for (std::int64_t m = 0; m < rows; ++m) {
-    const __m512 b = _mm512_set1_ps(bias[m]);
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      const float* const from = sums + m * kImages + v * kLanes;
-      __m512 upper[kTileRows];
-      __m512 lower[kTileRows];
-#pragma GCC unroll 4
-      for (int c = 0; c < kTileRows; ++c) {
-        const float* const p = from + c * kStep;
-        const __m512 second = _mm512_load_ps(p + 4 * kStep);
-        const __m512 third = _mm512_load_ps(p + 8 * kStep);
-        upper[c] = _mm512_load_ps(p) + second + third;
-        lower[c] = second - third - _mm512_load_ps(p + 12 * kStep);
+/// A tile of outputs.
+struct Tile {
+  std::int64_t y, x;           // of the first output
+  std::int64_t height, width;  // outputs inside the image
+
+  template <class Element>
+  static Tile make(const ValueShape& out, std::int64_t row_begin, std::int64_t row_end,
+                   std::int64_t index) {
+    constexpr std::int64_t kOutputs = kTileOutputs<Element>;
+    const std::int64_t tiles_per_row = ceil_divide(out.width, kOutputs);
+    const std::int64_t y = row_begin + index / tiles_per_row * kOutputs;
+    const std::int64_t x = index % tiles_per_row * kOutputs;
+    return {y, x, smaller(kOutputs, row_end - y), smaller(kOutputs, out.width - x)};
+  }
+};
+
+/// Calls `action.operator()<N>()` with the number of outputs that are computed along an axis.
+template <class Element, class Action>
+[[gnu::always_inline]] inline void with_outputs(std::int64_t outputs, const Action& action) {
+  with_constant<2, 1, kTileOutputs<Element>>(winograd_side<Element>(outputs) - 2, action);
+}
+
+/// The inputs of a tile, the first at (y, x). Some may be outside the image.
+template <class Element>
+struct TileInputs {
+  static constexpr int kSide = kTileSide<Element>;
+
+  __mmask16 masks[kSide][kSide];  // zero for inputs outside the image
+  std::int64_t row, pixel;        // distances in elements
+  std::int64_t height, width;     // of the outputs
+
+  TileInputs(const ValueShape& in, const Tile& tile, std::int64_t top, std::int64_t left,
+             std::int64_t row_step, std::int64_t pixel_step)
+      : row(row_step), pixel(pixel_step), height(tile.height), width(tile.width) {
+    for (int r = 0; r < kSide; ++r) {
+      for (int c = 0; c < kSide; ++c) {
+        const std::int64_t y = tile.y - top + r;
+        const std::int64_t x = tile.x - left + c;
+        masks[r][c] = y >= 0 && y < in.height && x >= 0 && x < in.width ? 0xffff : 0;
       }
-      const auto store = [&](int pixel, const __m512(&row)[kTileRows]) {
-        results[pixel].store(m, v, {{row[0] + row[1] + row[2] + b}});
-        if (width > 1) results[pixel + 1].store(m, v, {{row[1] - row[2] - row[3] + b}});
-      };
-      store(0, upper);
-      if (height > 1) store(2, lower);
+    }
+  }
+  /// Transforms one vector of words per input, the first at `from`, into positions `step` floats
+  /// apart. The channels of a word are kImages floats apart.
+  [[gnu::always_inline]] void transform(const Element* from, float* to, std::int64_t step) const {
+    constexpr std::int64_t kPrefetched = 6 * kVectorSize<Element>;
+    alignas(64) float columns[kDepth<Element>][kSide][kSide][kLanes];
+    with_outputs<Element>(
+        height, [&]<int N>() __attribute__((always_inline)) {
+          for (std::int64_t c = 0; c < winograd_side<Element>(width); ++c) {
+            __m512i inputs[N + 2];
+#pragma GCC unroll 6
+            for (int r = 0; r < N + 2; ++r) {
+              const Element* const p = from + r * row + c * pixel;
+              __builtin_prefetch(p + kPrefetched, 0, 2);
+              inputs[r] = _mm512_maskz_loadu_epi32(masks[r][c], p);
+            }
+#pragma GCC unroll 2
+            for (int i = 0; i < kDepth<Element>; ++i) {
+              __m512 d[N + 2];
+#pragma GCC unroll 6
+              for (int r = 0; r < N + 2; ++r) d[r] = to_values<Element>(inputs[r]).v[i];
+              TileAxis<Element>::template inputs<N>(d);
+#pragma GCC unroll 6
+              for (int r = 0; r < N + 2; ++r) _mm512_store_ps(columns[i][r][c], d[r]);
+            }
+          }
+        });
+    with_outputs<Element>(
+        width, [&]<int N>() __attribute__((always_inline)) {
+          for (int i = 0; i < kDepth<Element>; ++i, to += kImages) {
+            for (std::int64_t r = 0; r < winograd_side<Element>(height); ++r) {
+              __m512 d[N + 2];
+#pragma GCC unroll 6
+              for (int c = 0; c < N + 2; ++c) d[c] = _mm512_load_ps(columns[i][r][c]);
+              TileAxis<Element>::template inputs<N>(d);
+#pragma GCC unroll 6
+              for (int c = 0; c < N + 2; ++c) _mm512_storeu_ps(to + (r * kSide + c) * step, d[c]);
+            }
+          }
+        });
+  }
+};
+
+/// Transforms the inputs of a tile of a block into [position][channel][image].
+template <class Element>
+[[gnu::noinline]] void transform_tile(const GatherView& view, const Element* block,
+                                      const Tile& tile, float* to) {
+  const std::int64_t pixel = view.in.pixel_size<Element>();
+  const std::int64_t row = view.in.width * pixel;
+  const WinogradView& plan = view.winograd;
+  const TileInputs<Element> inputs(view.in, tile, plan.top, plan.left, row, pixel);
+  const Element* const from = block + (tile.y - plan.top) * row + (tile.x - plan.left) * pixel;
+  for (std::int64_t word = 0; word < words<Element>(view.in.channels); ++word) {
+    for (int v = 0; v < kVectors; ++v) {
+      inputs.transform(from + word * kWordSize<Element> + v * kVectorSize<Element>,
+                       to + word * kDepth<Element> * kImages + v * kLanes, plan.position_size);
     }
   }
 }
 
-/// Computes the outputs of `count` tiles, starting with tile `first`, for the panels of a part.
-template <int M>
-void multiply_tiles(const GatherView& view, const BatchOperands<float>& operands,
+/// Transforms sums [position][M rows][image] into the outputs of a tile and stores them. `results`
+/// are those of the first output.
+template <class Element, int M>
+[[gnu::noinline]] void store_tile(const float* sums, const float* bias, const ValueShape& shape,
+                                  const Results<Element>& results, const Tile& tile) {
+  constexpr int kSide = kTileSide<Element>;
+  constexpr int kOutputs = kTileOutputs<Element>;
+  const std::int64_t pixel = shape.pixel_size<Element>();
+  alignas(64) float rows[kOutputs][kSide][kLanes];
+  alignas(64) float outputs[kOutputs][kOutputs][kDepth<Element>][kLanes];
+  for (std::int64_t m = 0; m < results.rows; m += kDepth<Element>) {
+    for (int v = 0; v < kVectors; ++v) {
+      for (int i = 0; i < kDepth<Element>; ++i) {
+        const float* const from = sums + (m + i) * kImages + v * kLanes;
+        with_outputs<Element>(
+            tile.height, [&]<int N>() __attribute__((always_inline)) {
+              for (std::int64_t c = 0; c < winograd_side<Element>(tile.width); ++c) {
+                __m512 column[N + 2];
+#pragma GCC unroll 6
+                for (int r = 0; r < N + 2; ++r) {
+                  column[r] = _mm512_load_ps(from + (r * kSide + c) * M * kImages);
+                }
+                __m512 to[N];
+                TileAxis<Element>::template outputs<N>(column, to);
+#pragma GCC unroll 4
+                for (int r = 0; r < N; ++r) _mm512_store_ps(rows[r][c], to[r]);
+              }
+            });
+        with_outputs<Element>(
+            tile.width, [&]<int N>() __attribute__((always_inline)) {
+              for (std::int64_t r = 0; r < tile.height; ++r) {
+                __m512 row[N + 2];
+#pragma GCC unroll 6
+                for (int c = 0; c < N + 2; ++c) row[c] = _mm512_load_ps(rows[r][c]);
+                __m512 to[N];
+                TileAxis<Element>::template outputs<N>(row, to);
+#pragma GCC unroll 4
+                for (int c = 0; c < N; ++c)
+                  _mm512_store_ps(outputs[r][c][i], TileAxis<Element>::scale(to[c]) + bias[m + i]);
+              }
+            });
+      }
+      for (std::int64_t r = 0; r < tile.height; ++r) {
+        for (std::int64_t c = 0; c < tile.width; ++c) {
+          Values<Element> values;
+          for (int i = 0; i < kDepth<Element>; ++i) {
+            values.v[i] = _mm512_load_ps(outputs[r][c][i]);
+          }
+          results.store(m, v, values, (r * shape.width + c) * pixel);
+        }
+      }
+    }
+  }
+}
+
+/// Loads memory into the L2 cache.
+inline void prefetch(const void* from, std::int64_t bytes) {
+  constexpr std::int64_t kLineBytes = 64;
+  const auto* const line = static_cast<const char*>(from);
+  for (std::int64_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(line + i, 0, 2);
+}
+
+/// Computes the outputs of `count` transformed tiles, starting with tile `first`, for the panels of
+/// a part. Meanwhile, the memory of the outputs and of the next tiles' inputs is loaded.
+template <class Element, int M>
+void multiply_tiles(const GatherView& view, const BatchOperands<Element>& operands,
                     const float* panels, const GatherPart& part, std::int64_t first,
                     std::int64_t count) {
-  const WinogradView& tiles = view.winograd;
-  const std::int64_t tiles_per_row = ceil_divide(view.out.width, 2);
-  const std::int64_t pixel = view.out.channels * kImages;
-  alignas(64) float sums[kWinogradPositions * M * kImages];
+  const WinogradView& plan = view.winograd;
+  const ValueShape& in = view.in;
+  const ValueShape& out = view.out;
+  const std::int64_t in_pixel = in.pixel_size<Element>();
+  const std::int64_t out_pixel = out.pixel_size<Element>();
+  const Element* const in_block = operands.in + part.block * in.block_size<Element>();
+  const std::int64_t loaded =  // elements of each input pixel to load per panel
+      ceil_divide(in_pixel, part.panel_end - part.panel_begin);
+  alignas(64) float sums[kTilePositions<Element> * M * kImages];
   for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
     const float* const weights = panels + panel * view.positions * M;
     const std::int64_t channel = panel * M;
-    const std::int64_t rows = smaller(M, view.out.channels - channel);
+    const std::int64_t rows = smaller(M, out.channels - channel);
     float bias[M] = {};
     for (std::int64_t m = 0; m < rows && operands.bias != nullptr; ++m) {
-      bias[m] = operands.bias[channel + m];
+      bias[m] = to_float(operands.bias[channel + m]);
     }
-    for (std::int64_t tile = 0; tile < count; ++tile) {
-      for (std::int64_t position = 0; position < kWinogradPositions; ++position) {
-        RegisterSums<M, kVectors> products;
-        products.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
-        products.add(
-            Factors<float>{weights + position * view.in.channels * M, 1, M,
-                           part.scratch + tile * tiles.tile_size() + position * tiles.position_size,
-                           kImages},
-            view.in.channels);
-        products.store(sums + position * M * kImages, kImages);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto tile = Tile::make<Element>(out, part.row_begin, part.row_end, first + i);
+      const auto next = Tile::make<Element>(out, part.row_begin, part.row_end, first + i + count);
+      const float* const inputs = part.scratch + i * plan.tile_size;
+      const Element* const next_inputs =
+          in_block + ((next.y - plan.top) * in.width + next.x - plan.left) * in_pixel +
+          (panel - part.panel_begin) * loaded;
+      const std::int64_t offset =
+          ((part.block * out.height + tile.y) * out.width + tile.x) * out_pixel + channel * kImages;
+      const Results<Element> results{
+          operands.addend == nullptr ? nullptr : operands.addend + offset, operands.relu,
+          operands.out + offset, rows};
+      for (std::int64_t y = 0; y < winograd_side<Element>(tile.height); ++y) {
+        for (std::int64_t x = 0; x < winograd_side<Element>(tile.width); ++x) {
+          prefetch(next_inputs + (y * in.width + x) * in_pixel, loaded * sizeof(Element));
+          if (y < tile.height && x < tile.width) {
+            prefetch(results.out + (y * out.width + x) * out_pixel, M * kImages * sizeof(Element));
+          }
+          const std::int64_t position = y * kTileSide<Element> + x;
+          RegisterSums<M, kVectors> products;
+          products.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
+          products.add(Factors<float>{weights + position * in.channels * M, 1, M,
+                                      inputs + position * plan.position_size, kImages},
+                       in.channels);
+          products.store(sums + position * M * kImages, kImages);
+        }
       }
-      const std::int64_t y = part.row_begin + (first + tile) / tiles_per_row * 2;
-      const std::int64_t x = (first + tile) % tiles_per_row * 2;
-      const std::int64_t tile_offset =
-          ((part.block * view.out.height + y) * view.out.width + x) * pixel + channel * kImages;
-      Results<float> results[4];
-      for (int i = 0; i < 4; ++i) {
-        const std::int64_t offset = tile_offset + (i / 2 * view.out.width + i % 2) * pixel;
-        results[i] = {operands.addend == nullptr ? nullptr : operands.addend + offset,
-                      operands.relu, operands.out + offset, rows};
-      }
-      store_tile<M>(sums, bias, rows, results, y + 1 < part.row_end ? 2 : 1,
-                    x + 1 < view.out.width ? 2 : 1);
+      store_tile<Element, M>(sums, bias, out, results, tile);
     }
   }
 }
 
-inline void gather_winograd(const GatherView& view, const BatchOperands<float>& operands,
-                            const float* panels, const GatherPart& part) {
-  const WinogradView& tiles = view.winograd;
-  const std::int64_t tiles_per_row = ceil_divide(view.out.width, 2);
-  const std::int64_t count = ceil_divide(part.row_end - part.row_begin, 2) * tiles_per_row;
-  const float* const block = operands.in + part.block * view.in.block_size<float>();
-  for (std::int64_t first = 0; first < count; first += tiles.tiles_per_pass) {
-    const std::int64_t pass_size = smaller(tiles.tiles_per_pass, count - first);
+template <class Element>
+void gather_winograd(const GatherView& view, const BatchOperands<Element>& operands,
+                     const Element* panels, const GatherPart& part) {
+  constexpr std::int64_t kOutputs = kTileOutputs<Element>;
+  const WinogradView& plan = view.winograd;
+  const std::int64_t count =
+      ceil_divide(part.row_end - part.row_begin, kOutputs) * ceil_divide(view.out.width, kOutputs);
+  const Element* const block = operands.in + part.block * view.in.block_size<Element>();
+  for (std::int64_t first = 0; first < count; first += plan.tiles_per_pass) {
+    const std::int64_t pass_size = smaller(plan.tiles_per_pass, count - first);
     for (std::int64_t i = 0; i < pass_size; ++i) {
-      const std::int64_t y = part.row_begin + (first + i) / tiles_per_row * 2;
-      const std::int64_t x = (first + i) % tiles_per_row * 2;
-      const bool is_inside = y >= tiles.top && y - tiles.top + kTileRows <= view.in.height &&
-                             x >= tiles.left && x - tiles.left + kTileRows <= view.in.width;
-      const auto transform = is_inside ? &transform_tile<true> : &transform_tile<false>;
-      transform(view, block, y, x, part.scratch + i * tiles.tile_size());
+      const auto tile = Tile::make<Element>(view.out, part.row_begin, part.row_end, first + i);
+      transform_tile(view, block, tile, part.scratch + i * plan.tile_size);
     }
-    with_constant<1, 1, kMaxRows>(view.panel_rows, [&]<int M>() {
-      multiply_tiles<M>(view, operands, panels, part, first, pass_size);
+    with_constant<kDepth<Element>, kDepth<Element>, kMaxRows>(view.panel_rows, [&]<int M>() {
+      multiply_tiles<Element, M>(view, operands, reinterpret_cast<const float*>(panels), part,
+                                 first, pass_size);
     });
   }
 }
 
-// Weight gradient.
+// Weight gradient, of fp32 tiles only.
+
+inline constexpr std::int64_t kTileRows = kTileSide<float>;
 
 /// Transforms the gradients of two outputs along an axis.
 inline void transform_gradients(__m512 first, __m512 second, __m512* to, std::int64_t step) {
@@ -202,15 +388,15 @@ inline void transform_gradients(__m512 first, __m512 second, __m512* to, std::in
   to[3 * step] = _mm512_setzero_ps() - second;
 }
 
-/// Transforms the gradient of the tile at output (y, x) into [position][channel][image].
+/// Transforms the gradient of a tile into [position][channel][image].
 inline void transform_gradient_tile(const Band<float>& band, const GradientBand& tiles,
-                                    std::int64_t y, std::int64_t x, float* to) {
+                                    const Tile& tile, float* to) {
   const ValueShape& out = band.view.shape.out;
   const std::int64_t pixel = out.pixel_size<float>();
-  const float* from =
-      band.operands.gradient + ((band.part.block_begin * out.height + y) * out.width + x) * pixel;
-  const __mmask16 right_mask = x + 1 < out.width ? 0xffff : 0;
-  const __mmask16 lower_mask = y + 1 < out.height ? 0xffff : 0;
+  const float* from = band.operands.gradient +
+                      ((band.part.block_begin * out.height + tile.y) * out.width + tile.x) * pixel;
+  const __mmask16 right_mask = tile.width > 1 ? 0xffff : 0;
+  const __mmask16 lower_mask = tile.height > 1 ? 0xffff : 0;
   for (std::int64_t i = 0; i < kVectors * out.channels; ++i, from += kLanes, to += kLanes) {
     const float* const lower = from + out.width * pixel;
     __m512 rows[kTileRows * 2];
@@ -229,20 +415,21 @@ inline void transform_gradient_tile(const Band<float>& band, const GradientBand&
   }
 }
 
-/// Transforms the rearranged inputs of the tile at output (y, x) into [position][image][channel].
-inline void transform_input_tile(const Band<float>& band, const GradientBand& tiles, std::int64_t y,
-                                 std::int64_t x, float* to) {
+/// Transforms the rearranged inputs of a tile into [position][image][channel].
+inline void transform_input_tile(const Band<float>& band, const GradientBand& tiles,
+                                 const Tile& tile, float* to) {
   const auto& [view, part, operands] = band;
   const ConvolutionShape& s = view.shape;
-  y -= s.padding.height;
-  x -= s.padding.width;
-  const TileInputs inputs(s.in, y, x, part.b_row, part.b_pixel);
-  const float* const from =
-      operands.scratch + part.b_begin + (y - part.in_begin) * part.b_row + x * part.b_pixel;
+  const Extent& padding = s.padding;
+  const TileInputs<float> inputs(s.in, tile, padding.height, padding.width, part.b_row,
+                                 part.b_pixel);
+  const float* const from = operands.scratch + part.b_begin +
+                            (tile.y - padding.height - part.in_begin) * part.b_row +
+                            (tile.x - padding.width) * part.b_pixel;
   for (std::int64_t image = 0; image < kImages; ++image) {
     for (std::int64_t c = 0; c < s.in.channels; c += kLanes) {
-      inputs.transform<false>(from + image * part.b_word + c, to + image * tiles.b_word + c,
-                              tiles.b_position);
+      inputs.transform(from + image * part.b_word + c, to + image * tiles.b_word + c,
+                       tiles.b_position);
     }
   }
 }
@@ -251,13 +438,12 @@ template <class Element>
 void transform_tiles(const Band<Element>& band, const GradientBand& tiles, std::int64_t begin,
                      std::int64_t end) {
   if constexpr (kDepth<Element> == 1) {
-    const std::int64_t tiles_per_row = ceil_divide(band.view.shape.out.width, 2);
     float* const scratch = band.operands.scratch;
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t y = band.part.row_begin + i / tiles_per_row * 2;
-      const std::int64_t x = i % tiles_per_row * 2;
-      transform_gradient_tile(band, tiles, y, x, scratch + tiles.a_begin + i * tiles.a_pixel);
-      transform_input_tile(band, tiles, y, x, scratch + tiles.b_begin + i * tiles.b_pixel);
+      const Tile tile =
+          Tile::make<Element>(band.view.shape.out, band.part.row_begin, band.part.row_end, i);
+      transform_gradient_tile(band, tiles, tile, scratch + tiles.a_begin + i * tiles.a_pixel);
+      transform_input_tile(band, tiles, tile, scratch + tiles.b_begin + i * tiles.b_pixel);
     }
   }
 }
@@ -280,8 +466,8 @@ void transform_sums(const WeightGradientView& tiles,
   const std::int64_t channels = tiles.shape.in.channels;
   for (std::int64_t o = begin; o < end; ++o) {
     for (std::int64_t c = 0; c < tiles.columns; c += kLanes) {
-      __m512 tile_sums[kWinogradPositions];
-      for (int i = 0; i < kWinogradPositions; ++i) {
+      __m512 tile_sums[kTilePositions<float>];
+      for (int i = 0; i < kTilePositions<float>; ++i) {
         tile_sums[i] = _mm512_loadu_ps(tiles.row_sums(operands.sums, i) + o * tiles.columns + c);
       }
       __m512 rows[3 * kTileRows];
