@@ -162,7 +162,7 @@ template <class Element, class Action>
 /// The inputs of a tile, the first at (y, x). Some may be outside the image.
 template <class Element>
 struct TileInputs {
-  static constexpr int kSide = kTileSide<Element>;
+  static constexpr std::int64_t kSide = kTileSide<Element>;
 
   __mmask16 masks[kSide][kSide];  // zero for inputs outside the image
   std::int64_t row, pixel;        // distances in elements
@@ -243,8 +243,8 @@ template <class Element>
 template <class Element, int M>
 [[gnu::noinline]] void store_tile(const float* sums, const float* bias, const ValueShape& shape,
                                   const Results<Element>& results, const Tile& tile) {
-  constexpr int kSide = kTileSide<Element>;
-  constexpr int kOutputs = kTileOutputs<Element>;
+  constexpr std::int64_t kSide = kTileSide<Element>;
+  constexpr std::int64_t kOutputs = kTileOutputs<Element>;
   const std::int64_t pixel = shape.pixel_size<Element>();
   alignas(64) float rows[kOutputs][kSide][kLanes];
   alignas(64) float outputs[kOutputs][kOutputs][kDepth<Element>][kLanes];
