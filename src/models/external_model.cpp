@@ -60,14 +60,23 @@ class ExternalModel : public Model {
  public:
   at::Tensor forward(const at::Tensor& images) override {
     try {
-      return compute(images);
+      // Sets the strides of single channels, too, which determine the format of convolutions.
+      return compute(images.contiguous().view(-1).view(images.sizes()));
     } catch (const c10::Error&) {
       throw;  // its type indicates whether a restart may help
     } catch (const std::exception& error) {
-      throw Error(ExitCode::kRunFailed, source_ + ": forward failed: " + cause_of(error));
+      const std::string cause = cause_of(error);
+      const bool has_one_sample = cause.find("more than 1 value per channel") != std::string::npos;
+      throw Error(ExitCode::kRunFailed,
+                  source_ + ": forward failed: " + cause +
+                      (has_one_sample ? "; change batch_size so that each process has at least two "
+                                        "samples in an epoch's last step"
+                                      : ""));
     }
   }
   bool is_external() const override { return true; }
+  /// As in Python, so that `view` can flatten the outputs of convolutions.
+  at::MemoryFormat memory_format() const override { return at::MemoryFormat::Contiguous; }
   void compute_in_bfloat16() override {
     Model::compute_in_bfloat16();
     try_forward(at::kBFloat16, "; set precision to fp32");

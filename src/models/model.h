@@ -48,6 +48,8 @@ class Model : public torch::nn::Module {
   /// Returns whether the network's code is external. It may then use LibTorch's random number
   /// generator and behave differently in each step, which a CUDA graph would not reproduce.
   virtual bool is_external() const { return false; }
+  /// Returns the format of convolution weights and, at best, of images.
+  virtual at::MemoryFormat memory_format() const { return at::MemoryFormat::ChannelsLast; }
   /// Returns the names of the parameters that require no gradient.
   std::set<std::string> frozen_parameters() const;
   /// Returns a remark about the network for the user, or "".

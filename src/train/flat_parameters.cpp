@@ -16,9 +16,11 @@ namespace mnist_train::train {
 
 namespace {
 
-std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
+std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes, at::MemoryFormat format) {
   // [out, in, height, width] -> channels_last, even with one input channel.
-  if (sizes.size() == 4) return c10::get_channels_last_strides_2d(sizes);
+  if (sizes.size() == 4 && format == at::MemoryFormat::ChannelsLast) {
+    return c10::get_channels_last_strides_2d(sizes);
+  }
   const auto strides = c10::contiguous_strides(sizes);
   return {strides.begin(), strides.end()};
 }
@@ -30,7 +32,7 @@ constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 
 }  // namespace
 
-FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistics,
+FlatParameters::FlatParameters(models::Model& module, std::int64_t statistics,
                                torch::nn::Module* bf16_copy, ShardLayout layout,
                                std::vector<settings::ParameterSettings> kinds)
     : names_(module.named_parameters().keys()),
@@ -42,7 +44,7 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
   kinds.resize(masters.size());
   const std::size_t trained = freeze(masters, kinds);
   std::int64_t bf16_total = 0;
-  const std::int64_t all = lay_out(kinds, bf16_total);
+  const std::int64_t all = lay_out(kinds, module.memory_format(), bf16_total);
   const std::int64_t total = spans_.back().slice.begin + spans_.back().slice.size;
   const at::TensorOptions options = masters.front().options().requires_grad(false);
   weights_ = at::zeros({all}, options);
@@ -112,7 +114,7 @@ std::size_t FlatParameters::freeze(std::vector<at::Tensor>& masters,
 /// Lays out bf16 parameters before fp32 ones, both grouped by settings, and frozen ones last.
 /// Returns the total number of elements.
 std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettings>& kinds,
-                                     std::int64_t& bf16_total) {
+                                     at::MemoryFormat format, std::int64_t& bf16_total) {
   std::vector<settings::ParameterSettings> distinct;
   for (const settings::ParameterSettings& each : kinds) {
     if (std::ranges::find(distinct, each) == distinct.end()) distinct.push_back(each);
@@ -120,7 +122,8 @@ std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettin
   layouts_.resize(parameters_.size());
   std::int64_t total = 0;
   const auto add = [&](std::size_t i) {
-    layouts_[i] = {total, parameters_[i].sizes().vec(), dense_strides(parameters_[i].sizes())};
+    const at::IntArrayRef sizes = parameters_[i].sizes();
+    layouts_[i] = {total, sizes.vec(), dense_strides(sizes, format)};
     const std::int64_t size = (parameters_[i].numel() + kAlignment - 1) / kAlignment * kAlignment;
     total += size;
     return size;
@@ -169,9 +172,12 @@ void FlatParameters::collect_gradients() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     gradients.push_back(std::move(parameters_[i].mutable_grad()));
     if (gradients.back().defined()) continue;
-    throw Error(ExitCode::kRunFailed,
-                "parameter " + names_[i] +
-                    " receives no gradient: the output must depend on every trained parameter");
+    throw Error(
+        ExitCode::kRunFailed,
+        "parameter " + names_[i] +
+            " receives no gradient: the output must depend on every trained parameter; freeze "
+            "it by an entry of parameters: {\"match\": \"" +
+            names_[i] + "\", \"frozen\": true}");
   }
   collect(gradients, at::kBFloat16);
   collect(gradients, at::kFloat);

@@ -29,10 +29,10 @@ struct ParameterSpan {
 
 /// All trained parameters of a module in one tensor and all gradients in another, so that averaging
 /// takes one all-reduce and the update takes one kernel. The module's own parameters become views:
-/// convolution weights with channels_last strides, the rest contiguous. Unless a layer writes to
-/// the buffers of `set_destinations`, backward allocates new gradient tensors, which are collected
-/// afterwards: this costs less than zeroing views and accumulating into them. Frozen parameters
-/// follow the trained ones in `weights` and have no gradients.
+/// convolution weights with the model's memory format, the rest contiguous. Unless a layer writes
+/// to the buffers of `set_destinations`, backward allocates new gradient tensors, which are
+/// collected afterwards: this costs less than zeroing views and accumulating into them. Frozen
+/// parameters follow the trained ones in `weights` and have no gradients.
 class FlatParameters {
  public:
   /// `statistics`: number of scalars stored after the gradients. `module` must be on its device
@@ -40,7 +40,7 @@ class FlatParameters {
   /// and device but some parameters in bf16. These become views of a separate buffer (frozen ones,
   /// separate tensors), filled by `refresh_bf16_copy`; its other parameters and all its buffers are
   /// shared with `module`. `kinds`: the settings of each parameter; if empty, the defaults.
-  FlatParameters(torch::nn::Module& module, std::int64_t statistics,
+  FlatParameters(models::Model& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, ShardLayout layout = {},
                  std::vector<settings::ParameterSettings> kinds = {});
   FlatParameters(const FlatParameters&) = delete;  // other objects keep references to it
@@ -105,7 +105,7 @@ class FlatParameters {
   std::size_t freeze(std::vector<at::Tensor>& masters,
                      std::vector<settings::ParameterSettings>& kinds);
   std::int64_t lay_out(const std::vector<settings::ParameterSettings>& kinds,
-                       std::int64_t& bf16_total);
+                       at::MemoryFormat format, std::int64_t& bf16_total);
 
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;

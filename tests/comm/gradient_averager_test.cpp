@@ -25,17 +25,21 @@ TrainOptions with_strategy(AveragingStrategy strategy, bool deterministic = fals
   return options;
 }
 
+struct TwoLayers : models::Model {
+  at::Tensor forward(const at::Tensor& images) override { return images; }
+};
+
 /// A small model whose gradients are in one buffer, as in the trainer.
 struct Subject {
   torch::nn::Linear first{8, 16};
   torch::nn::Linear second{16, 3};
-  torch::nn::Module module;
+  TwoLayers module;
   train::FlatParameters parameters;
 
   explicit Subject(int ranks = 1)
       : parameters(fill(), kStatistics, nullptr, {SummationTree::for_ranks(ranks)}) {}
 
-  torch::nn::Module& fill() {
+  models::Model& fill() {
     const at::NoGradGuard no_grad;
     module.register_module("first", first);
     module.register_module("second", second);

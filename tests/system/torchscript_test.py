@@ -87,6 +87,33 @@ def test_a_script_trains_like_the_built_in_network(tmp_path, save):
     assert scripted.losses()[-1] == pytest.approx(built_in.losses()[-1], rel=1e-4)
 
 
+class Viewed(nn.Module):
+    """Fails in the forward or backward pass if images or weights are channels_last."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.conv, self.fc = nn.GroupNorm(1, 1), nn.Conv2d(1, 6, 5), nn.Linear(6 * 36, 10)
+
+    def forward(self, images):
+        return self.fc(torch.max_pool2d(self.conv(self.norm(images)), 4).view(-1, 6 * 36))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_tensors_are_contiguous_as_in_python(tmp_path, precision):
+    model = Viewed()
+    changes = with_script(script(model, tmp_path / "viewed.ts"), epochs=3, precision=precision, data={"limit_train": 45})
+    losses = train(tmp_path, changes, processes=1).losses()
+    images, labels = map(torch.from_numpy, read_mnist("train", 45))
+    assert losses[0] == pytest.approx(nn.functional.cross_entropy(model(images), labels).item(), rel=0.01)
+    assert losses[2] < losses[0]
+
+
+def test_batch_norm_over_one_sample_is_refused_with_advice(tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.BatchNorm1d(10))
+    changes = with_script(script(model, tmp_path / "model.ts"), data={"limit_train": 46})
+    assert "change batch_size" in train(tmp_path, changes, processes=1, expect=1).stderr
+
+
 def test_a_stopped_run_resumes_bit_identically(tmp_path, small):
     changes = with_script(small, epochs=4, precision="bf16", **averaging("bucketed"))
     assert check_that_a_stopped_run_resumes(tmp_path, changes, 2).summary()["precision"] == "bf16"
