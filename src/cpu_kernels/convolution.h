@@ -130,7 +130,7 @@ bool should_use_winograd(const ConvolutionShape& s, bool backward) {
   const auto positions = [](std::int64_t size) {
     std::int64_t count = 0;
     for (std::int64_t begin = 0; begin < size; begin += kTileOutputs<Element>) {
-      count += winograd_side<Element>(size - begin);
+      count += winograd_side(std::min(size - begin, kTileOutputs<Element>));
     }
     return count;
   };

@@ -120,15 +120,11 @@ struct DepthwiseTiles {
 template <class Element>
 inline constexpr std::int64_t kTileOutputs = kDepth<Element> == 1 ? 2 : 4;
 
-/// Returns the number of inputs, and of positions, along an axis of a tile with up to this many
-/// outputs. At least two are computed.
+/// Returns the number of inputs, and of positions, along an axis of a tile, whose first `outputs`
+/// outputs are inside the image. Two or four outputs are computed.
+constexpr std::int64_t winograd_side(std::int64_t outputs) { return outputs <= 2 ? 4 : 6; }
 template <class Element>
-constexpr std::int64_t winograd_side(std::int64_t outputs) {
-  if (outputs < 2) return 4;
-  return (outputs < kTileOutputs<Element> ? outputs : kTileOutputs<Element>)+2;
-}
-template <class Element>
-inline constexpr std::int64_t kTileSide = winograd_side<Element>(kTileOutputs<Element>);
+inline constexpr std::int64_t kTileSide = winograd_side(kTileOutputs<Element>);
 template <class Element>
 inline constexpr std::int64_t kTilePositions = kTileSide<Element>* kTileSide<Element>;
 

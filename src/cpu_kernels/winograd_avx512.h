@@ -10,8 +10,8 @@
 /// outputs.
 namespace mnist_train::cpu_kernels::avx512 {
 
-/// Transforms along an axis of tiles with up to `MaxOutputs` outputs. Tiles with fewer outputs use
-/// only the first positions.
+/// Transforms along an axis of tiles with up to `MaxOutputs` outputs. Tiles with up to two outputs
+/// use only the first positions.
 template <std::int64_t MaxOutputs>
 struct Axis;
 
@@ -48,7 +48,7 @@ struct Axis<2> {
 };
 
 /// The positions are the values of polynomials at infinity, 0, 1, -1, 2 and -2. Weights are scaled
-/// for four outputs; for fewer, the inputs are scaled as well. All factors are integers, so that
+/// for four outputs; for two, the inputs are scaled as well. All factors are integers, so that
 /// the result is exact for small integers; `scale` divides it by the weights' scale along both
 /// axes.
 template <>
@@ -84,14 +84,6 @@ struct Axis<4> {
       d[1] = first;
       d[2] = sum;
       d[3] = difference;
-    } else if constexpr (N == 3) {
-      const __m512 sum = d[1] + d[2];
-      const __m512 difference = d[1] - d[2];
-      d[0] = d[4] - d[2] - far_odd * 2;
-      d[1] = first + far_odd * 2;
-      d[2] = (far_odd - sum) * 3;
-      d[3] = far_odd + difference * 3;
-      d[4] = far_odd * 4;
     } else {
       const __m512 far_even = d[4] - d[2];
       const __m512 even = d[4] - d[2] * 4;
@@ -110,13 +102,13 @@ struct Axis<4> {
     const __m512 odd = sums[2] - sums[3];
     to[0] = sums[1] + even;
     to[1] = odd;
-    if constexpr (N > 2) {
-      const __m512 far_even = N == 3 ? sums[4] : sums[4] + sums[N + 1];
-      const __m512 far_odd = N == 3 ? sums[4] : sums[4] - sums[N + 1];
+    if constexpr (N == 4) {
+      const __m512 far_even = sums[4] + sums[5];
+      const __m512 far_odd = sums[4] - sums[5];
       to[0] = to[0] + far_even;
       to[1] = to[1] + far_odd * 2;
       to[2] = even + far_even * 4;
-      if constexpr (N == 4) to[3] = odd + far_odd * 8;
+      to[3] = odd + far_odd * 8;
     }
     to[N - 1] = to[N - 1] + sums[0];
   }
@@ -156,7 +148,7 @@ struct Tile {
 /// Calls `action.operator()<N>()` with the number of outputs that are computed along an axis.
 template <class Element, class Action>
 [[gnu::always_inline]] inline void with_outputs(std::int64_t outputs, const Action& action) {
-  with_constant<2, 1, kTileOutputs<Element>>(winograd_side<Element>(outputs) - 2, action);
+  with_constant<2, 2, kTileOutputs<Element>>(winograd_side(outputs) - 2, action);
 }
 
 /// The inputs of a tile, the first at (y, x). Some may be outside the image.
@@ -186,7 +178,7 @@ struct TileInputs {
     alignas(64) float columns[kDepth<Element>][kSide][kSide][kLanes];
     with_outputs<Element>(
         height, [&]<int N>() __attribute__((always_inline)) {
-          for (std::int64_t c = 0; c < winograd_side<Element>(width); ++c) {
+          for (std::int64_t c = 0; c < winograd_side(width); ++c) {
             __m512i inputs[N + 2];
 #pragma GCC unroll 6
             for (int r = 0; r < N + 2; ++r) {
@@ -208,7 +200,7 @@ struct TileInputs {
     with_outputs<Element>(
         width, [&]<int N>() __attribute__((always_inline)) {
           for (int i = 0; i < kDepth<Element>; ++i, to += kImages) {
-            for (std::int64_t r = 0; r < winograd_side<Element>(height); ++r) {
+            for (std::int64_t r = 0; r < winograd_side(height); ++r) {
               __m512 d[N + 2];
 #pragma GCC unroll 6
               for (int c = 0; c < N + 2; ++c) d[c] = _mm512_load_ps(columns[i][r][c]);
@@ -254,7 +246,7 @@ template <class Element, int M>
         const float* const from = sums + (m + i) * kImages + v * kLanes;
         with_outputs<Element>(
             tile.height, [&]<int N>() __attribute__((always_inline)) {
-              for (std::int64_t c = 0; c < winograd_side<Element>(tile.width); ++c) {
+              for (std::int64_t c = 0; c < winograd_side(tile.width); ++c) {
                 __m512 column[N + 2];
 #pragma GCC unroll 6
                 for (int r = 0; r < N + 2; ++r) {
@@ -335,8 +327,8 @@ void multiply_tiles(const GatherView& view, const BatchOperands<Element>& operan
       const Results<Element> results{
           operands.addend == nullptr ? nullptr : operands.addend + offset, operands.relu,
           operands.out + offset, rows};
-      for (std::int64_t y = 0; y < winograd_side<Element>(tile.height); ++y) {
-        for (std::int64_t x = 0; x < winograd_side<Element>(tile.width); ++x) {
+      for (std::int64_t y = 0; y < winograd_side(tile.height); ++y) {
+        for (std::int64_t x = 0; x < winograd_side(tile.width); ++x) {
           prefetch(next_inputs + (y * in.width + x) * in_pixel, loaded * sizeof(Element));
           if (y < tile.height && x < tile.width) {
             prefetch(results.out + (y * out.width + x) * out_pixel, M * kImages * sizeof(Element));

@@ -204,7 +204,7 @@ TEST_CASE("3x3 convolutions with many channels match sums in fp64") {
   const std::vector<Shape> shapes{
       {32, 32, 6, 8, 1, 33},    {33, 48, 9, 16, 1, 1},   {64, 20, 11, 8, 0, 1},
       {40, 70, 8, 13, 2, 1},    {128, 16, 6, 30, 1, 1},  {48, 48, 25, 9, 1, 1},
-      {128, 128, 13, 14, 1, 1}, {130, 126, 15, 8, 1, 1}, {130, 128, 14, 9, 2, 1}};
+      {128, 128, 13, 14, 1, 1}, {130, 126, 15, 8, 1, 1}, {130, 128, 16, 13, 0, 1}};
   std::uint32_t seed = 50;
   int bf16_count = 0;
   for (const auto& [in, out, height, width, padding, images] : shapes) {
