@@ -19,6 +19,7 @@
 #include "accelerator/device.h"
 #include "base/hash.h"
 #include "base/print.h"
+#include "base/version.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/operations.h"
 #include "launch/supervisor.h"
@@ -160,6 +161,7 @@ void take_gpu(Worker& worker, const std::vector<int>& allowed, const launch::Gpu
 comm::Communicator connect(Worker& worker) {
   comm::RendezvousOptions rendezvous = rendezvous_of(worker.config, worker.identity);
   rendezvous.listen_fd = handed_over_or("listen", launch::kListenFd, -1);
+  rendezvous.build = fmt::format("{} {}", build_info().version, build_info().commit);
   rendezvous.fingerprint = hash_hex(settings::write_run_config(worker.config, false));
   rendezvous.backend = worker.placement.backend;
   const std::vector<int> gpus = allowed_gpus(worker);
@@ -266,6 +268,36 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   });
 }
 
+/// Throws unless all ranks have opened the same data: they would train on a mixture, or wait for
+/// one another in different steps. Collective.
+void require_same_data(Worker& worker, const data::Dataset& dataset) {
+  nlohmann::ordered_json facts{{"host", host_name()}};
+  for (const auto& [name, set] : data::kSplits) {
+    facts[std::string(name) + " images"] = (dataset.*set).count;
+  }
+  facts["classes"] = dataset.train.classes;
+  facts["hash"] = hash_hex(dataset.hash + json_text(nlohmann::json(dataset.class_names)));
+  worker.communicator.barrier();  // unlike an exchange of text, ends if a rank could not open it
+  std::string refusal;
+  const std::vector<std::string> gathered = worker.communicator.gather_text(json_text(facts));
+  for (std::size_t rank = 1; rank < gathered.size() && refusal.empty(); ++rank) {
+    const auto others = nlohmann::ordered_json::parse(gathered[rank]);
+    for (const auto& [key, ours] : facts.items()) {
+      if (key == "host" || others.at(key) == ours) continue;
+      refusal = fmt::format(
+          "rank {} on {} has different data than rank 0 on {} ({}: {} instead of {}): give every "
+          "process the same files",
+          rank, others.at("host").get<std::string>(), host_name(), key, others.at(key).dump(),
+          ours.dump());
+      break;
+    }
+  }
+  refusal = worker.communicator.broadcast_text(refusal);
+  if (refusal.empty()) return;
+  worker.communicator.barrier();  // rank 0 may serve the store, so it must not exit first
+  throw Error(ExitCode::kData, refusal);
+}
+
 /// Logs the files left out of the data set, the skipped samples, and notes on the files.
 void log_left_out(const data::Dataset& dataset) {
   constexpr std::ptrdiff_t kMaxWarned = 10;
@@ -356,6 +388,7 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   if (std::ranges::any_of(dataset.train_parts, [](std::int64_t count) { return count <= 0; })) {
     throw Error(ExitCode::kData, "data.train_per_process: one of the sets has no usable samples");
   }
+  if (!launch::was_handed_over("dataset")) require_same_data(worker, dataset);
   return dataset;
 }
 

@@ -242,18 +242,18 @@ void Communicator::leave() {
   if (rank_ != 0) return;
   // Rank 0 may serve the store, so it leaves last. It writes the results, so the others should be
   // waiting already; one that does not respond has died, but the results are complete.
-  constexpr std::chrono::seconds kLimit(10);
-  const auto wait_for_others = [&](const char* what) {
+  std::chrono::seconds limit(10);
+  for (const char* what : {"done", "left"}) {
     std::vector<std::string> keys;
     for (int rank = 1; rank < world_size_; ++rank) keys.push_back(next_key(what, rank));
-    store_->wait(keys, kLimit);
-  };
-  try {
-    wait_for_others("done");
-    store_->set(next_key("done", 0), "");
-    wait_for_others("left");
-  } catch (const std::exception& error) {
-    spdlog::warn("another rank died before the end of this command: {}", short_message(error));
+    try {
+      if (what[0] == 'l') store_->set(next_key("done", 0), "");  // releases the others
+      store_->wait(keys, limit);
+    } catch (const std::exception& error) {
+      if (limit.count() == 1) return;  // already reported
+      spdlog::warn("another rank died before the end of this command: {}", short_message(error));
+      limit = std::chrono::seconds(1);
+    }
   }
 }
 

@@ -32,6 +32,7 @@ struct RendezvousOptions {
   launch::WorkerIdentity identity;
   double timeout_s = 60;
   int listen_fd = -1;               // the bound socket, on rank 0 under our own launcher
+  std::string build{};              // version and commit; must be the same on all ranks
   std::string fingerprint{};        // hash of the config; must be the same on all ranks
   std::string backend{};            // "gloo" or "nccl"; must be the same on all ranks
   std::vector<std::string> gpus{};  // PCI addresses of the GPUs that this rank may use
@@ -46,9 +47,10 @@ struct RendezvousResult {
 
 /// Connects to the run's key-value store (served by rank 0 or torchrun's agent) and waits until
 /// every rank has joined. Collective. Throws Error(kDistributed) naming the missing ranks, or the
-/// store's address and the cause; throws Error(kConfig) if a rank's config, backend or world size
-/// differs. If rank 0 finds such an error as ranks join, it first waits until the others have read
-/// it from the store; they throw the same error. With one rank, the store is null.
+/// store's address and the cause; throws Error(kConfig) if a rank's build, config, backend or world
+/// size differs, or if another process has the same rank. If rank 0 finds such an error as ranks
+/// join, it first waits until the others have read it from the store; they throw the same error.
+/// With one rank, the store is null.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 
 /// Reports to the other ranks that rank 0 cannot start the run; their `rendezvous` throws an Error

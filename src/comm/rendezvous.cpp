@@ -147,7 +147,12 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
   } catch (const std::exception& error) {
     const auto* our_error = dynamic_cast<const Error*>(&error);
     if (our_error && our_error->code() == ExitCode::kRunFailed) throw;  // cannot start a thread
-    fail(": " + short_message(error));
+    if (!(serves && is_timeout(error))) fail(": " + short_message(error));
+  }
+  if (!store && serves) {
+    fail(in_time +
+         "this process serves it, but cannot connect to it: MASTER_ADDR must be an address of rank "
+         "0's machine, and its network interface must be up (`ip address` lists both)");
   }
   if (!store) fail(in_time + not_a_store("accepts connections but sends no data"));
   return *store;
@@ -156,7 +161,8 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
 constexpr const char* kVerdict = "verdict";  // rank 0's: a Refusal, or "" to start the run
 constexpr const char* kRead = "read";        // a rank has read a refusal or, if none, all entries
 constexpr const char* kJoined = "joined";
-constexpr double kReadGrace_s = 1;  // for other ranks to read the verdict after the timeout
+constexpr const char* kJoins = "joins";  // how many processes have joined as a rank
+constexpr double kReadGrace_s = 1;       // for other ranks to read the verdict after the timeout
 
 /// Returns the key that a rank sets after an event.
 std::string rank_key(const char* event, int rank) {
@@ -204,16 +210,19 @@ void publish_refusal(c10d::Store& store, const RendezvousOptions& options, const
 void require_all(c10d::Store& store, const RendezvousOptions& options) {
   const int world_size = options.identity.world_size;
   std::vector<std::string> missing;
+  std::string repeated;
   for (int rank = 0; rank < world_size; ++rank) {
     // Throws if the store has died.
     if (!store.check({rank_key(kJoined, rank)})) missing.push_back("rank " + std::to_string(rank));
+    if (store.add(rank_key(kJoins, rank), 0) > 1)
+      repeated += fmt::format("; multiple processes joined as rank {}", rank);
   }
   if (missing.empty()) return;
   throw Error(ExitCode::kDistributed,
               fmt::format("{} of {} ranks joined within {:g} s (launch.rendezvous_timeout_s), "
-                          "missing: {}",
+                          "missing: {}{}",
                           world_size - std::ssize(missing), world_size, options.timeout_s,
-                          fmt::join(missing, ", ")));
+                          fmt::join(missing, ", "), repeated));
 }
 
 /// Waits for rank 0's verdict, and throws it if it is a refusal.
@@ -252,12 +261,14 @@ std::string host_identity() {
 /// A rank's entry in the store: values that must be equal on all ranks, its GPUs and its host.
 struct RankInfo {
   int world_size = 0;
+  std::string build;
   std::string fingerprint;
   std::string backend;
   std::vector<std::string> gpus;  // names of the GPUs that it may use
   std::string host;
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankInfo, world_size, fingerprint, backend, gpus, host)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankInfo, world_size, build, fingerprint, backend,
+                                                gpus, host)
 
 RankInfo read_rank_info(c10d::Store& store, int rank) {
   return nlohmann::json::parse(store.get_to_str(rank_key(kJoined, rank))).get<RankInfo>();
@@ -288,6 +299,10 @@ void compare_rank_infos(c10d::Store& store, const RendezvousOptions& options, De
           "{} expects {} processes, but rank 0 expects {} (WORLD_SIZE, or the launcher's variable)",
           name, info.world_size, rank_0_info.world_size);
     }
+    if (info.build != rank_0_info.build) {
+      refuse("{} runs mnist-train {}, but rank 0 runs {}: give every process the same build", name,
+             info.build, rank_0_info.build);
+    }
     if (info.fingerprint != rank_0_info.fingerprint) {
       refuse("{} has a different config than rank 0: give every process the same file and flags",
              name);
@@ -306,12 +321,21 @@ RendezvousResult join(const c10::intrusive_ptr<c10d::Store>& store,
                       const RendezvousOptions& options) {
   const int rank = options.identity.rank;
   const int world_size = options.identity.world_size;
+  // An agent numbers its processes correctly, and its store may hold keys of an earlier program.
+  const bool counts = !options.identity.store_served_by_agent;
+  const bool is_late = counts && store->check({kVerdict});
+  const std::int64_t number = counts ? store->add(rank_key(kJoins, rank), 1) : 0;
   store->set(rank_key(kJoined, rank),
-             json_text(nlohmann::json(RankInfo{world_size, options.fingerprint, options.backend,
-                                               gpu_names(options.gpus), host_identity()})));
+             json_text(nlohmann::json(RankInfo{world_size, options.build, options.fingerprint,
+                                               options.backend, gpu_names(options.gpus),
+                                               host_identity()})));
   RendezvousResult joined;
   joined.store = store;
   if (rank != 0) check_verdict(*store, options);
+  if (is_late || store->add(rank_key(kJoins, rank), 0) != number) {
+    refuse("another process has also joined as rank {}: give each process its own rank (RANK)",
+           rank);
+  }
   Deadline deadline(options.timeout_s);
   try {
     compare_rank_infos(*store, options, deadline, joined);

@@ -277,7 +277,7 @@ TEST_CASE("the error about an incomplete rendezvous lists the missing ranks") {
                               "missing: rank 1, rank 2"));
 }
 
-TEST_CASE("all ranks report it if one has a different config, world size or backend") {
+TEST_CASE("all ranks report it if one has a different config, world size, build or backend") {
   using Change = void (*)(RendezvousOptions&);
   const auto [change, message] = GENERATE(table<Change, const char*>({
       {[](RendezvousOptions& options) { options.fingerprint = "another config"; },
@@ -287,6 +287,8 @@ TEST_CASE("all ranks report it if one has a different config, world size or back
          options.timeout_s = 1;
        },
        "rank 1 expects 3 processes, but rank 0 expects 2"},
+      {[](RendezvousOptions& options) { options.build = "0.2.0 abc"; },
+       "rank 1 runs mnist-train 0.2.0 abc, but rank 0 runs 0.1.0"},
       {[](RendezvousOptions& options) { options.backend = "gloo"; },
        "rank 1 uses backend gloo, but rank 0 uses nccl"},
   }));
@@ -296,11 +298,41 @@ TEST_CASE("all ranks report it if one has a different config, world size or back
     failures[static_cast<std::size_t>(rank)] = error_of([&] {
       meeting.meet(rank, [&](RendezvousOptions& options) {
         options.backend = "nccl";
+        options.build = "0.1.0";
         if (rank == 1) change(options);
       });
     });
   });
   for (const Failure& failure : failures) CHECK_THAT(failure, IsError(ExitCode::kConfig, message));
+}
+
+TEST_CASE("a rank number that several processes have is reported") {
+  const bool is_complete = GENERATE(true, false);
+  const int ranks = is_complete ? 2 : 3;
+  std::vector<Failure> failures(3);
+  Meeting meeting(ranks);
+  on_ranks(3, [&](int process) {
+    if (process == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    failures[static_cast<std::size_t>(process)] = error_of([&] {
+      meeting.meet(
+          std::min(process, 1), [](RendezvousOptions&) {},
+          process == 0 && !is_complete ? 1 : kLong_s);
+    });
+  });
+  if (is_complete) {
+    CHECK_THAT(failures[2],
+               IsError(ExitCode::kConfig, "another process has also joined as rank 1"));
+  } else {
+    CHECK_THAT(failures[0], IsError(ExitCode::kDistributed,
+                                    "missing: rank 2; multiple processes joined as rank 1"));
+  }
+}
+
+TEST_CASE("a rank 0 that is not on MASTER_ADDR's machine says so") {
+  RendezvousOptions options = rendezvous_of(0, 2, 25100, -1, 1);
+  options.identity.master_address = "192.0.2.1";  // for documentation: no machine has it
+  CHECK_THAT(error_of([&] { rendezvous(options); }),
+             IsError(ExitCode::kDistributed, "MASTER_ADDR must be an address of rank 0's machine"));
 }
 
 TEST_CASE("ranks that joined report the missing ones although rank 0's timeout expires earlier") {
@@ -444,9 +476,9 @@ TEST_CASE("an agent's store serves consecutive attempts without mixing their ran
       IsError(ExitCode::kDistributed, "missing: rank 1"));
 }
 
-TEST_CASE("rank 0 leaves soon if another rank has died") {
-  testing::on_connected_ranks(2, [](Communicator& communicator) {
-    if (communicator.rank() != 0) return;
+TEST_CASE("rank 0 leaves soon and releases the others if another rank has died") {
+  testing::on_connected_ranks(3, [](Communicator& communicator) {
+    if (communicator.rank() == 1) return;
     const double begin_s = monotonic_seconds();
     communicator.leave();
     CHECK(monotonic_seconds() - begin_s < 15);
