@@ -117,7 +117,7 @@ OrderedJson diagnose(settings::RunConfig config, bool uses_gpus, int processes) 
   job.quiet = true;
   job.started_s = monotonic_seconds();
   const auto board = launch::StatusBoard::create(processes);
-  const launch::ListenSocket socket = launch::listen_on_loopback();
+  const launch::ListenSocket socket = launch::listen_on_loopback(processes > 1);
   const UniqueFd job_fd = launch::publish_job(job);
   const UniqueFd output(::memfd_create("mnist-train-diagnosis", MFD_CLOEXEC));
   launch::WorkerSetup setup;

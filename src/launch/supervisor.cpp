@@ -82,10 +82,12 @@ class Attempt {
       if (signal == SIGCHLD) continue;
       const bool from_keyboard = signal == SIGINT || signal == SIGQUIT;
       if (from_keyboard && stopped_by_ == signal) {
+        stopped_twice_ = true;
         kill_all();
         continue;
       }
       if (stopped_by_ == 0) stopped_by_ = signal;
+      collect_exits();  // a rank that could not be started was not stopped by this signal
       for (WorkerProcess& worker : workers_) worker.send(signal);
     }
   }
@@ -161,11 +163,12 @@ class Attempt {
   AttemptResult result() const {
     AttemptResult result;
     result.stopped_by = stopped_by_;
+    result.finished = board_.of(0).phase == Phase::kFinished;
     for (const RankEnd& end : ends_) {
       result.furthest_step = std::max(result.furthest_step, board_.of(end.rank).step.load());
       result.killed_before_save =
           result.killed_before_save ||
-          (stopped_by_ != 0 && end.rank == 0 && end.killed_by_launcher && !end.succeeded);
+          (stopped_twice_ && end.rank == 0 && end.killed_by_launcher && !end.succeeded);
       const bool is_stopped = stopped_by_ != 0 && (end.exit.signal != 0 || is_stop(end.exit));
       result.exit_code =
           std::max(result.exit_code, is_stopped ? stopped_exit_code(stopped_by_) : end.exit.code);
@@ -195,6 +198,7 @@ class Attempt {
   std::optional<StalledRank> stalled_;
   double failed_at_s_ = 0;
   int stopped_by_ = 0;
+  bool stopped_twice_ = false;
   bool is_cause_known_ = false;
   bool killed_ = false;
 };

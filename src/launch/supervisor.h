@@ -66,7 +66,8 @@ struct WorkerSetup {
 
 /// One rank, a child of this process. The kernel kills it when this process dies, and the
 /// destructor kills it if it is still running. With a fork server, the rank begins a moment after
-/// `start`; a signal sent before that is delivered once it has begun.
+/// `start`. A signal that ends ranks, sent before that, ends the server, which may be stopped or
+/// hung; SIGUSR1 is delivered once the rank has begun.
 class WorkerProcess {
  public:
   /// Starts a rank. Must be called on the main thread, because the kernel kills a child when the
@@ -101,8 +102,9 @@ class WorkerProcess {
   void read_pid();
 
   int rank_ = 0;
-  pid_t pid_ = kRequested;
-  int signal_ = 0;  // to send when the rank has begun
+  pid_t pid_ = kNoProcess;
+  int signal_ = 0;                      // to send when the rank has begun
+  const ForkServer* server_ = nullptr;  // forks this rank; null: none
   UniqueFd failure_pipe_;
   std::optional<WorkerExit> exit_;
 };
@@ -125,13 +127,20 @@ class ForkServer {
   ForkServer& operator=(const ForkServer&) = delete;
   ~ForkServer();
 
+  /// Returns whether the server can fork ranks: it runs and is not stopped by a signal.
   bool is_alive() const;
+  pid_t pid() const { return pid_; }
+  /// Kills the server. The pipes of pending ranks are then closed.
+  void kill() const;
+  /// If the server ended on its own, other than by SIGKILL, returns how; otherwise "".
+  std::string failure() const;
   /// Requests a rank, which writes its process ID to the pipe of its failure report when it begins.
   /// If the server cannot fork, it writes the negated errno instead; if the server has exited, the
   /// pipe is closed. Throws Error(kRunFailed).
   void request_rank(const RankPlan& plan) const;
 
  private:
+  std::string executable_;
   pid_t pid_ = -1;
   UniqueFd requests_;
 };
@@ -158,8 +167,9 @@ struct Host {
 /// Resolves a name or an address; `port` becomes part of the addresses.
 Host resolve(const std::string& name, int port = 0);
 
-/// Listens on a free port of 127.0.0.1. Throws Error(kDistributed).
-ListenSocket listen_on_loopback();
+/// Listens on a free port of 127.0.0.1. Throws Error(kDistributed), also if the interface is down
+/// and ranks must connect.
+ListenSocket listen_on_loopback(bool connects = true);
 
 /// Listens on the first address of `host` that belongs to this machine. Returns nothing if none
 /// does, for example behind a load balancer. `host` is a name or an address. Skips loopback
@@ -175,7 +185,8 @@ struct AttemptResult {
   std::optional<RunFailure> failure;
   int stopped_by = 0;               // the signal that asked the run to stop, if any
   int exit_code = 0;                // if none failed: 0, or stopped_exit_code if ranks exited early
-  bool killed_before_save = false;  // after a stop signal, rank 0 was killed before it had saved
+  bool finished = false;            // rank 0 completed its command or, if stopped, saved the run
+  bool killed_before_save = false;  // a second Ctrl-C killed rank 0 before it had saved
   std::int64_t furthest_step = 0;   // highest step that any rank has begun
 };
 

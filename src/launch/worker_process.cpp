@@ -152,12 +152,25 @@ pid_t start_program(const std::string& what, const std::string& executable, std:
   std::vector<std::string> texts = environment_with(variables);
   const std::vector<char*> environment = pointers_to(texts);
   const std::array<char*, 2> arguments{title.data(), nullptr};
+  std::array<int, 2> pipe{};  // closed by exec; otherwise, passes on its error
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw_errno("create a pipe for " + what);
+  const UniqueFd read_end(pipe[0]);
+  UniqueFd write_end(pipe[1]);
+  write_end = copy_above_targets(pipe[1]);
   const pid_t pid = ::fork();
   if (pid < 0) throw_errno("start " + what);
-  if (pid > 0) return pid;
-  prepare();
-  ::execve(executable.c_str(), arguments.data(), environment.data());
-  ::_exit(kCannotStart);
+  if (pid == 0) {
+    prepare();
+    ::execve(executable.c_str(), arguments.data(), environment.data());
+    (void)write_all(write_end.get(), &errno, sizeof errno);
+    ::_exit(kCannotStart);
+  }
+  write_end.reset();
+  int error = 0;
+  if (::read(read_end.get(), &error, sizeof error) != sizeof error) return pid;
+  ::waitpid(pid, nullptr, 0);
+  errno = error;
+  throw_errno("start " + what + ": " + executable);
 }
 
 std::string read_available(int fd) {
@@ -358,7 +371,9 @@ WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   ::fcntl(pipe[0], F_SETFL, O_NONBLOCK);
   const RankPlan plan = plan_rank(setup, rank, failure_write_end.get());
   if (setup.fork_server != nullptr) {
-    setup.fork_server->request_rank(plan);
+    worker.server_ = setup.fork_server;
+    worker.server_->request_rank(plan);
+    worker.pid_ = kRequested;
     return worker;
   }
   worker.pid_ = start_program("rank " + std::to_string(rank), setup.executable, plan.title,
@@ -373,6 +388,7 @@ WorkerProcess::WorkerProcess(WorkerProcess&& other) noexcept
     : rank_(other.rank_),
       pid_(std::exchange(other.pid_, kNoProcess)),
       signal_(other.signal_),
+      server_(other.server_),
       failure_pipe_(std::move(other.failure_pipe_)),
       exit_(std::move(other.exit_)) {}
 
@@ -393,9 +409,10 @@ void WorkerProcess::read_pid() {
   if (size < 0) return;  // not yet
   if (size != sizeof pid || pid < 0) {
     exit_.emplace().code = kCannotStart;
-    if (size == sizeof pid) {
-      exit_->failure = {ExitCode::kRunFailed, "cannot fork: " + error_text(-pid), host_name()};
-    }
+    const bool is_refused = size == sizeof pid;
+    if (!is_refused && signal_ != SIGUSR1) exit_->signal = signal_;  // ended the server
+    const std::string why = is_refused ? "cannot fork: " + error_text(-pid) : server_->failure();
+    if (!why.empty()) exit_->failure = {ExitCode::kRunFailed, why, host_name()};
     pid_ = kNoProcess;
     return;
   }
@@ -404,18 +421,19 @@ void WorkerProcess::read_pid() {
 }
 
 bool WorkerProcess::is_stopped() const {
-  if (!running() || pid_ == kRequested) return false;
-  const char state = process_state(pid_).value_or(' ');
+  if (!running()) return false;
+  const char state = process_state(pid_ == kRequested ? server_->pid() : pid_).value_or(' ');
   return state == 'T' || state == 't';
 }
 
 void WorkerProcess::send(int signal) {
+  if (pid_ == kRequested && signal_ != SIGKILL) signal_ = signal;
   read_pid();
   if (!running()) return;
   if (pid_ > 0) {
     ::kill(pid_, signal);
-  } else if (signal_ != SIGKILL) {
-    signal_ = signal;
+  } else if (signal_ != SIGUSR1) {
+    server_->kill();
   }
 }
 
@@ -431,7 +449,7 @@ void WorkerProcess::reap() {
   exit_ = std::move(exit);
 }
 
-ForkServer::ForkServer(const std::filesystem::path& executable) {
+ForkServer::ForkServer(const std::filesystem::path& executable) : executable_(executable) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw_errno("create a socket for the fork server");
@@ -456,14 +474,30 @@ ForkServer::ForkServer(const std::filesystem::path& executable) {
 }
 
 ForkServer::~ForkServer() {
-  ::kill(pid_, SIGKILL);
+  kill();
   ::waitpid(pid_, nullptr, 0);
 }
 
 bool ForkServer::is_alive() const {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-         info.si_pid == 0 && !process_is_exiting(pid_);
+         info.si_pid == 0 && !process_is_exiting(pid_) && process_state(pid_) != 'T';
+}
+
+void ForkServer::kill() const { ::kill(pid_, SIGKILL); }
+
+std::string ForkServer::failure() const {
+  siginfo_t info{};
+  const int how = WEXITED | WNOWAIT | (process_is_exiting(pid_) ? 0 : WNOHANG);
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, how) != 0 || info.si_pid == 0) return "";
+  if (info.si_code != CLD_EXITED && info.si_status == SIGKILL) return "";
+  return executable_ +
+         (info.si_code == CLD_EXITED ? " exited with status " + std::to_string(info.si_status)
+                                     : " was killed by signal " + std::to_string(info.si_status) +
+                                           " (" + ::strsignal(info.si_status) + ")") +
+         " while starting: it or a library may be damaged or missing; build or install it again "
+         "(scripts/setup)" +
+         limit_hint(ENOMEM);
 }
 
 void ForkServer::request_rank(const RankPlan& plan) const {
@@ -501,7 +535,7 @@ Host resolve(const std::string& name, int port) {
   return {nullptr, "cannot resolve the host name: " + std::string(why)};
 }
 
-ListenSocket listen_on_loopback() {
+ListenSocket listen_on_loopback(bool connects) {
   ListenSocket result;
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -511,6 +545,13 @@ ListenSocket listen_on_loopback() {
   if (!listen_at(generic, size, /*reuse=*/false, result) ||
       ::getsockname(result.fd.get(), generic, &size) != 0) {
     refuse_port("127.0.0.1", 0);
+  }
+  // A datagram socket sends nothing when it connects, but reports that the interface is down.
+  const UniqueFd probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (connects && ::connect(probe.get(), generic, size) != 0) {
+    throw Error(ExitCode::kDistributed,
+                "cannot connect to 127.0.0.1: " + std::string(std::strerror(errno)) +
+                    " (is the interface lo up?)");
   }
   result.port = ntohs(address.sin_port);
   return result;

@@ -166,11 +166,11 @@ TEST_CASE("destroying a WorkerProcess kills the worker") {
   CHECK(::kill(pid, 0) != 0);
 }
 
-TEST_CASE("an executable that cannot be started results in a special exit status") {
+TEST_CASE("the error about an executable that cannot be started has the path and the reason") {
   Workers workers("");
   workers.setup.executable = workers.path("absent");
-  WorkerProcess worker = workers.start();
-  CHECK(end_of(worker).code == 126);
+  CHECK_THAT(error_of([&] { workers.start(); }),
+             IsError(ExitCode::kRunFailed, "absent: No such file or directory"));
 }
 
 TEST_CASE("a log that cannot be opened is an error, and no worker is started") {

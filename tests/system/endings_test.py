@@ -309,3 +309,19 @@ def test_a_rank_lost_before_it_starts_is_a_failure_even_if_the_run_is_stopped(tm
         process.send(signal.SIGCONT)
         assert process.wait() != 0, process.stderr
         assert "mnist-train" in process.stderr
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (None, 4)])
+def test_a_stopped_fork_server_does_not_block_the_launcher(tmp_path, number, code):
+    launch = {"hang_timeout_s": 2 if number is None else 100, "max_restarts": 1}
+    with start(tmp_path, {"epochs": 1000, "launch": launch}) as process:
+        wait_until(lambda: process.board() and process.fork_server(), "the fork server", interval=0)
+        send(process.fork_server(), signal.SIGSTOP)
+        if number is None:  # the restart needs a new server
+            wait_until(lambda: "restarting" in process.stderr or process.popen.poll() is not None, "the restart")
+            wait_until(lambda: process.board() and process.fork_server(), "the next fork server", interval=0)
+            send(process.fork_server(), signal.SIGSTOP)
+        else:
+            process.send(number)
+        assert process.wait(20) == code, process.stderr
+        assert_gone(process, within_s=1)
