@@ -205,7 +205,7 @@ int main(int, char** arguments) {
     worker = app::start_worker();
     code = app::run(*worker);
     worker->communicator.leave();
-    if (code == ExitCode::kDone) worker->enter(launch::Phase::kFinished);
+    worker->enter(launch::Phase::kFinished);
   } catch (const std::exception& error) {
     code = app::report_failure(error, worker.get());
   }

@@ -1,3 +1,4 @@
+#include <ifaddrs.h>
 #include <net/if.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
@@ -115,14 +116,24 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   launch::exec_worker(job, std::move(lock));
 }
 
-/// Throws if GLOO_SOCKET_IFNAME names a missing interface, because no rank could connect over it.
+/// Throws if GLOO_SOCKET_IFNAME names an interface that is missing or has no address, because no
+/// rank could connect over it.
 void check_interface() {
   constexpr const char* kVariable = "GLOO_SOCKET_IFNAME";
   std::istringstream names(environment_variable(kVariable).value_or(""));
   for (std::string name; std::getline(names, name, ',');) {
-    if (::if_nametoindex(name.c_str()) != 0) continue;
-    refuse("{}={}: this machine has no such network interface; `ip link` lists them", kVariable,
-           on_one_line(name));
+    ifaddrs* first = nullptr;
+    if (::getifaddrs(&first) != 0) throw_errno("list the network interfaces");
+    const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> addresses(first, &::freeifaddrs);
+    const auto has_address = [&name](const ifaddrs* each) {
+      const int family = each->ifa_addr == nullptr ? AF_UNSPEC : each->ifa_addr->sa_family;
+      return name == each->ifa_name && (family == AF_INET || family == AF_INET6);
+    };
+    while (first != nullptr && !has_address(first)) first = first->ifa_next;
+    if (first != nullptr) continue;
+    const bool exists = ::if_nametoindex(name.c_str()) != 0;
+    refuse("{}={}: this machine has no such network interface{}; `ip address` lists them",
+           kVariable, on_one_line(name), exists ? " with an address" : "");
   }
 }
 
@@ -135,10 +146,9 @@ bool spawns_ranks(const launch::WorkerIdentity& identity, const settings::Launch
   if (identity.world_size == 1 && identity.launcher != launch::LauncherKind::kTorchrun) return true;
   if (identity.local_rank == 0) {
     spdlog::warn(
-        "launch.processes_per_node (or launch.devices) asks for {}, but {} started {} here, which "
-        "overrides it",
-        counted(*configured, "process"), launch::name_of(identity.launcher),
-        identity.local_world_size);
+        "launch.processes_per_node (or launch.devices) asks for {}, but the launcher ({}) started "
+        "{} here, which overrides it",
+        counted(*configured, "process"), identity.detected_from, identity.local_world_size);
   }
   return false;
 }
@@ -233,7 +243,7 @@ launch::AttemptResult attempt(LaunchState& state) try {
     state.fork_server = std::make_unique<launch::ForkServer>(launch::worker_executable());
   }
   const auto board = launch::StatusBoard::create(state.processes);
-  const launch::ListenSocket socket = launch::listen_on_loopback();
+  const launch::ListenSocket socket = launch::listen_on_loopback(state.processes > 1);
   const UniqueFd job_fd = launch::publish_job(state.job);
   launch::WorkerSetup setup;
   setup.executable = launch::worker_executable();
@@ -286,21 +296,26 @@ bool restarts(LaunchState& state, launch::AttemptResult& result) {
   return true;
 }
 
-/// Before the launcher gives up, lets the ranks write their newest snapshot as a checkpoint if
-/// training has progressed beyond the newest checkpoint.
-void save_snapshot(LaunchState& state, launch::AttemptResult& result) try {
+/// Returns the highest step that any rank has begun, in any attempt.
+std::int64_t furthest_step(const LaunchState& state, const launch::AttemptResult& result) {
+  return std::max(result.furthest_step, state.restart_policy.furthest_step());
+}
+
+/// Before the launcher gives up or stops, lets new ranks write the newest snapshot as a checkpoint
+/// if training has progressed beyond the newest checkpoint. Returns the message about it, or "".
+std::string save_snapshot(LaunchState& state, const launch::AttemptResult& result) try {
   const auto newest_step = [&] {
     const auto steps = saved_steps(state.folder->path / report::files::kCheckpoints);
     return steps.empty() ? 0 : steps.back();
   };
   const std::int64_t before = newest_step();
-  if (std::max(result.furthest_step, state.restart_policy.furthest_step()) <= before) return;
-  state.job.saves_snapshot = true;
+  if (!state.snapshots.valid() || furthest_step(state, result) <= before) return "";
+  state.job.saves_snapshot = state.job.after_restart = true;
   (void)attempt(state);
   const std::int64_t saved = newest_step();
-  if (saved == before) return;
-  result.failure->victims += fmt::format("saved step {} from memory as a checkpoint\n", saved);
+  return saved == before ? "" : fmt::format("saved step {} from memory as a checkpoint", saved);
 } catch (const Error&) {  // recovery_advice reports that the folder cannot be read
+  return "";
 }
 
 std::string indented_lines(const std::string& lines) {
@@ -352,11 +367,14 @@ void record_failure(const LaunchState& state, const launch::RunFailure& failure)
   }
 }
 
-/// Reports a stop, unless the ranks saved the run and reported it themselves. They cannot if a
-/// signal came before the first step, when there is nothing to save, or Ctrl-C was pressed twice.
-void report_stop(const LaunchState& state, const launch::AttemptResult& result) {
-  const bool is_early = result.furthest_step == 0 && result.exit_code != 0;
-  if (result.stopped_by == 0 || !(is_early || result.killed_before_save)) return;
+/// Reports a stop, unless rank 0 saved the run and reported it itself. It cannot if a signal came
+/// before the first step, when there is nothing to save, or while the run was restarting, when the
+/// newest snapshot is saved, or if Ctrl-C was pressed twice.
+void report_stop(LaunchState& state, const launch::AttemptResult& result) {
+  if (result.stopped_by == 0 || result.finished) return;
+  const bool is_early = furthest_step(state, result) <= 0;
+  const bool saves = state.folder && !is_early && !result.killed_before_save;
+  const std::string saved = saves ? save_snapshot(state, result) : "";
   const char* begin = result.stopped_by == SIGINT && ::isatty(STDERR_FILENO) == 1 ? "\n" : "";
   std::cerr << (state.job.progress_bar ? kEraseLine : begin) << "mnist-train: stopped by SIG"
             << ::sigabbrev_np(result.stopped_by);
@@ -366,12 +384,16 @@ void report_stop(const LaunchState& state, const launch::AttemptResult& result) 
   } else if (state.folder) {
     remove_leftovers(state.folder->path);
     remove_leftovers(state.folder->path / report::files::kCheckpoints);
-    std::cerr << " a second time: progress after the newest checkpoint was lost";
+    std::cerr << (result.killed_before_save ? " a second time: " : ": ")
+              << (saved.empty() ? "progress after the newest checkpoint was lost" : saved);
   }
   const bool folder_exists = state.folder && fs::exists(state.folder->path);
   std::cerr << "\n"
             << (folder_exists ? launch::recovery_advice(state.folder->path, state.job.program) : "")
             << std::flush;
+  if (!folder_exists) return;
+  report::record_end(state.folder->path / report::files::kSummary, "stopped");
+  if (state.config.report.html && !is_early) report::write_last_page(state.folder->path);
 }
 
 int run_launcher(LaunchState state) {
@@ -379,16 +401,14 @@ int run_launcher(LaunchState state) {
     launch::AttemptResult result = attempt(state);
     if (!result.failure) {
       report_stop(state, result);
-      if (state.folder) report::record_end(state.folder->path / report::files::kSummary, "stopped");
-      const bool needs_page = result.killed_before_save && state.folder && state.config.report.html;
-      if (needs_page) report::write_last_page(state.folder->path);
       return result.exit_code;
     }
     if (restarts(state, result)) continue;
-    const bool is_recoverable = result.failure->restart_may_help && result.stopped_by == 0;
-    if (state.snapshots.valid() && is_recoverable) save_snapshot(state, result);
-    record_failure(state, *result.failure);
-    return static_cast<int>(result.failure->code);  // even after SIGTERM: the run was not saved
+    launch::RunFailure& failure = *result.failure;
+    const std::string saved = failure.restart_may_help ? save_snapshot(state, result) : "";
+    if (!saved.empty()) failure.victims += saved + "\n";
+    record_failure(state, failure);
+    return static_cast<int>(failure.code);  // even after SIGTERM: the last steps were not saved
   }
 }
 

@@ -147,6 +147,20 @@ def test_a_run_that_gives_up_saves_its_newest_snapshot_as_a_checkpoint(tmp_path,
     assert [step["step"] for step in done.steps()] == list(range(1, STEPS + 1))
 
 
+@pytest.mark.parametrize("delay_s", [0, 0.02])
+def test_a_run_stopped_while_it_has_lost_a_rank_saves_its_newest_snapshot(tmp_path, delay_s):
+    with start(tmp_path, CONFIG | {"epochs": 1000}, processes=2) as process:
+        process.wait_for_step(40)
+        send(process.wait_for_ranks(2)[0], signal.SIGKILL)
+        time.sleep(delay_s)
+        process.send(signal.SIGTERM)
+        assert process.wait() in (4, 143), process.stderr
+        assert_gone(process, within_s=1)
+    assert "nothing was saved" not in process.stderr
+    assert re.search(r"saved step \d+ from memory as a checkpoint|stopped and saved", process.stderr), process.stderr
+    assert process.run_folder.checkpoints() and process.run_folder.summary()["status"] in ("failed", "stopped")
+
+
 def test_without_restarts_no_snapshots_are_kept(tmp_path):
     with start(tmp_path, CONFIG | {"epochs": 1000, "launch": {"max_restarts": 0}}, processes=2) as process:
         process.wait_for_step(5)
