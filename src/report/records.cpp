@@ -120,7 +120,10 @@ class RecordFiles : public Sink {
   void refresh(const Summary& summary) override {
     write_json(folder_ / files::kSummary, to_json(summary));
   }
-  void end(const Summary& summary) override { refresh(summary); }
+  void end(const Summary& summary) override {
+    metrics_.append("");  // throws if the file was removed after the last record
+    refresh(summary);
+  }
 
   void add_position(LogPositions& positions) const override {
     positions.metrics_bytes = metrics_.bytes();
@@ -246,6 +249,12 @@ void AppendFile::truncate_to_line() {
 }
 
 void AppendFile::append(std::string_view content) {
+  // The open file would accept the content even if no one could read it any more.
+  struct stat found {};
+  if (::lstat(path_.c_str(), &found) != 0 || !S_ISREG(found.st_mode) || found.st_size < bytes_) {
+    throw Error(ExitCode::kRunFailed,
+                path_.string() + ": was removed, replaced or truncated while the run wrote to it");
+  }
   if (!write_all(fd_.get(), content.data(), content.size())) {
     const int reason = errno;
     (void)!::ftruncate(fd_.get(), bytes_);

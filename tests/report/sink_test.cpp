@@ -141,6 +141,21 @@ TEST_CASE("an error names the path, and links are not followed") {
   CHECK(read_file(precious, 1 << 20, ExitCode::kData) == "precious");
 }
 
+TEST_CASE("a run fails if its metrics are removed, replaced or truncated while it runs") {
+  const Records run;
+  const fs::path path = run.path() / "metrics.jsonl";
+  using Change = void (*)(const fs::path&);
+  const Change change =
+      GENERATE(Change([](const fs::path& file) { fs::remove(file); }),
+               Change([](const fs::path& file) { fs::remove(file), fs::create_directory(file); }),
+               Change([](const fs::path& file) { fs::resize_file(file, 3); }));
+  const auto log = run.begun();
+  log->step(kStepRecord);
+  change(path);
+  CHECK_ERROR(log->step(kStepRecord), ExitCode::kRunFailed, path.string());
+  CHECK_ERROR(log->end(Summary()), ExitCode::kRunFailed, path.string());
+}
+
 TEST_CASE("a NaN score is written as null") {
   const Records run;
   const double nan = std::numeric_limits<double>::quiet_NaN();
