@@ -334,7 +334,13 @@ std::string content_of(int fd) {
   return content;
 }
 
-fs::path executable_folder() { return fs::read_symlink("/proc/self/exe").parent_path(); }
+fs::path executable_folder() {
+  std::error_code error;
+  const fs::path file = fs::read_symlink("/proc/self/exe", error);
+  if (!error) return file.parent_path();
+  throw Error(ExitCode::kRunFailed, "cannot read /proc/self/exe (" + error.message() +
+                                        "): mount /proc, which mnist-train needs");
+}
 
 FileLock take_file_lock(int fd, bool wait) {
   int result = -1;

@@ -142,6 +142,7 @@ class CheckpointWriter {
  private:
   CheckpointFolder folder_;
   std::future<void> saving_;
+  bool has_warned_ = false;
 };
 
 struct FoundCheckpoint {

@@ -60,7 +60,8 @@ class PictureFiles : public ImageSource {
       done += static_cast<std::size_t>(count);
     }
     if (done == buffer.size()) return buffer;
-    const char* reason = errno == 0 ? "it was truncated after being listed" : std::strerror(errno);
+    const char* reason =
+        errno == 0 ? "it was truncated or replaced after being listed" : std::strerror(errno);
     fail_data("{}: cannot be read: {}", sample_name(sample), reason);
   }
 

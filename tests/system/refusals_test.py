@@ -2,13 +2,15 @@
 
 import json
 import re
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy
 import pytest
-from support import (BINARY, MNIST, Process, at_once, free_port, own_data, rank_variables, run, swept, train, wait_until, worker,
-                     write_config)
+from support import (BINARY, MNIST, Process, at_once, environment, free_port, mnist_bytes, own_data, rank_variables, run, run_program,
+                     swept, train, wait_until, worker, write_config, write_idx_folder)
 
 
 @pytest.mark.parametrize("launcher", ["own", "another"])
@@ -134,6 +136,40 @@ def test_all_ranks_report_different_configs(tmp_path):
             for text in (process.stderr, (tmp_path / f"{rank}.json").read_text()):
                 assert "rank 1 has a different config than rank 0: give every process the same file and flags" in text
     assert not (tmp_path / "run").exists()
+
+
+def test_all_ranks_report_different_data(tmp_path):
+    """The second file differs in one pixel, the third in the number of images."""
+    images, labels = mnist_bytes("train", 512)
+    changed = images.copy()
+    changed[0, 3, 3] ^= 1
+    others = {"hash": (changed, labels), "train images: 500 instead of 512": (images[:500], labels[:500])}
+    for number, (message, other) in enumerate(others.items()):
+        variables = []
+        for rank, (pixels, classes) in enumerate([(images, labels), other]):
+            root = tmp_path / f"{number}-{rank}"
+            root.mkdir()
+            write_idx_folder(root / "mnist", pixels, classes)
+            variables.append({"MNIST_TRAIN_DATA": root})
+        data = {"data": {"limit_train": None, "limit_test": None}}
+        port = free_port()
+        with at_once(worker(tmp_path, rank, port, data, variables=variables[rank]) for rank in (0, 1)) as ranks:
+            assert [rank.wait() for rank in ranks] == [3, 3], ranks[1].stderr
+            for rank in ranks:
+                assert re.search(rf"rank 1 on .* has different data than rank 0 on .*\({message}", rank.stderr), rank.stderr
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_worker_that_cannot_be_executed_is_reported_without_restarts(tmp_path):
+    shutil.copy(BINARY, tmp_path / "mnist-train")
+    config = write_config(tmp_path, {"launch": {"max_restarts": 2}})
+    file = tmp_path / "mnist-train-worker"
+    for content, message in ((b"", "mnist-train-worker: Exec format error"),
+                             (Path(BINARY).read_bytes()[:50000], "mnist-train-worker was killed by signal")):
+        file.write_bytes(content)
+        file.chmod(0o755)
+        refused = run_program(tmp_path / "mnist-train", "--config", config, "--output", tmp_path / "run", expect=1, env=environment())
+        assert message in refused.stderr and "restarting" not in refused.stderr, refused.stderr
 
 
 def test_a_run_whose_ranks_do_not_connect_leaves_no_folder(tmp_path):
