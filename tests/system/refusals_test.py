@@ -228,6 +228,12 @@ def test_a_missing_network_interface_is_reported_before_the_start(tmp_path):
     config = write_config(tmp_path)
     refused = run("--config", config, "--output", tmp_path / "run", variables={"GLOO_SOCKET_IFNAME": "lo,eth99"}, expect=2)
     assert "GLOO_SOCKET_IFNAME=eth99" in refused.stderr, refused.stderr
+    apart = ["unshare", "-rn"]  # the interface lo of a new network has no address
+    if run_program(*apart, "true", expect=None).returncode == 0:
+        refused = run("--config", config, "--output", tmp_path / "run", before=apart, variables={"GLOO_SOCKET_IFNAME": "lo"}, expect=2)
+        assert "GLOO_SOCKET_IFNAME=lo: this machine has no such network interface with an address" in refused.stderr, refused.stderr
+        refused = run("--config", config, "--output", tmp_path / "apart", "--nproc-per-node", 2, before=apart, expect=4)
+        assert "cannot connect to 127.0.0.1: Network is unreachable" in refused.stderr, refused.stderr
     assert not (tmp_path / "run").exists()
 
 
