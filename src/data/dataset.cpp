@@ -42,13 +42,7 @@ std::vector<std::int64_t> recorded_test(const SampleView& samples, const Dataset
             record.test[static_cast<std::size_t>(first)]);
 }
 
-void hash_split(Hasher& hasher, const ImageSet& set) {
-  if (set.count == 0) return;
-  if (set.encoded) {
-    const std::string text =
-        set.encoded->samples.hash() + ' ' + set.encoded->geometry.hash_input() + '\n';
-    return hasher.update(text.data(), text.size());
-  }
+void hash_pixels(Hasher& hasher, const ImageSet& set) {
   for (const std::int64_t number : {set.count, set.channels, set.height, set.width}) {
     hasher.update(&number, sizeof number);
   }
@@ -424,9 +418,19 @@ void DatasetReader::note_repeated_files(Dataset& dataset) const {
 
 Dataset DatasetReader::finish(Dataset dataset) const {
   bad_.refuse();
-  Hasher hasher;
-  for (const auto& [unused, set] : kSplits) hash_split(hasher, dataset.*set);
-  dataset.hash = hasher.named_digest();
+  Hasher files;
+  Hasher pixels;
+  for (auto [set, samples] : {std::pair(&dataset.train, &train_),
+                              {&dataset.validation, &validation_},
+                              {&dataset.test, &test_}}) {
+    if (set->count == 0) continue;
+    const std::string text = samples->hash() + ' ' + geometry_.hash_input() + '\n';
+    files.update(text.data(), text.size());
+    if (!set->encoded) hash_pixels(pixels, *set);
+  }
+  dataset.files_hash = options_.is_encoded() ? files.named_digest() : "";
+  dataset.hash =
+      dataset.train.encoded || dataset.test.encoded ? dataset.files_hash : pixels.named_digest();
   for (auto [set, samples] :
        {std::pair(&dataset.validation, &validation_), {&dataset.test, &test_}}) {
     if (set->encoded || !options_.has_picture_files()) continue;

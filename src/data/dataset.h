@@ -46,6 +46,7 @@ struct Dataset {
   /// Hash of the pixels and labels of all splits, or of names, sizes and labels if images are
   /// decoded on demand: "xxh3-128:<32 hex digits>". Used when resuming and in the summary.
   std::string hash;
+  std::string files_hash{};  // of names, sizes and labels, whenever images are decoded
   std::vector<std::string> class_names{};   // by class number; empty if the data has none
   std::vector<std::string> skipped{};       // skipped bad samples, with the reason
   std::vector<std::int64_t> train_parts{};  // sizes of the train_per_process sets, in order

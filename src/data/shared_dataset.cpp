@@ -17,8 +17,8 @@ namespace mnist_train::data {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ImageSet, count, channels, height, width, classes, source, paths)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LeftOut, files, folders, duplicates, limit_train, limit_test,
                                    unusable, added)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Dataset, hash, class_names, skipped, train_parts, left_out,
-                                   notes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Dataset, hash, files_hash, class_names, skipped, train_parts,
+                                   left_out, notes)
 
 namespace {
 

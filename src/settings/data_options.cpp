@@ -171,7 +171,7 @@ void add_sources(Schema<DataOptions>& schema) {
   ADD_KEY(schema, on_bad_sample, kStepsAndSamples, one_of<OnBadSample>({"error", "skip"}),
           "error: an unusable image or record ends the run; skip: it is skipped and listed. For "
           "image-folder, image-list and lmdb.");
-  ADD_KEY(schema, decode, kSamples, one_of<Decode>({"once", "stream", "dali"}),
+  ADD_KEY(schema, decode, one_of<Decode>({"once", "stream", "dali"}),
           "once: decodes all images into memory before training; stream, dali: decodes a few "
           "batches ahead during training, with the built-in decoders or NVIDIA DALI. For "
           "image-folder, image-list and lmdb.");

@@ -272,6 +272,31 @@ Values values_of(const nlohmann::json& json, const std::string& pointer = "") {
   return values;
 }
 
+/// Calls `visit(pointer, before, now)` for each value that differs, as JSON or "not set".
+template <class Visit>
+void for_each_difference(const RunConfig& before, const RunConfig& now, const Visit& visit) {
+  using nlohmann::json;
+  const Values old_values = values_of(json::parse(write_run_config(before, /*has_output=*/false)));
+  const Values new_values = values_of(json::parse(write_run_config(now, /*has_output=*/false)));
+  const auto text_in = [](const Values& values, const std::string& pointer) {
+    return values.contains(pointer) ? values.at(pointer) : "not set";
+  };
+  const auto is_unset = [](const std::string& value) {
+    return value == "null" || value == "not set";
+  };
+  Values all = old_values;
+  all.insert(new_values.begin(), new_values.end());
+  for (const auto& [pointer, unused] : all) {
+    const std::string was = text_in(old_values, pointer);
+    const std::string is = text_in(new_values, pointer);
+    if (is_unset(was) && is_unset(is)) continue;  // the keys of a group are listed instead
+    if (was != is) visit(pointer, was, is);
+  }
+}
+
+/// Returns a pointer as a key with dots.
+std::string key_of(const std::string& pointer) { return replaced(pointer.substr(1), "/", "."); }
+
 /// Returns a value or, if it is a long list, the part from the first entry that differs in `other`.
 std::string excerpt(const std::string& value, const std::string& other) {
   constexpr std::size_t kMaxBytes = 120;
@@ -332,30 +357,26 @@ const std::vector<KnownKey>& config_keys() {
   return kKeys;
 }
 
+nlohmann::json config_changes(const RunConfig& before, const RunConfig& now) {
+  const auto value = [](const std::string& text) {
+    return text == "not set" ? Json() : Json::parse(text);
+  };
+  nlohmann::json changes = nlohmann::json::object();
+  for_each_difference(before, now, [&](const auto& pointer, const auto& was, const auto& is) {
+    changes[key_of(pointer)] = nlohmann::json::array({value(was), value(is)});
+  });
+  return changes;
+}
+
 std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now,
                                             bool of_data) {
-  using nlohmann::json;
-  const KeyUse wanted = of_data ? kSamples : kSteps;
-  const Values old_values = values_of(json::parse(write_run_config(before, /*has_output=*/false)));
-  const Values new_values = values_of(json::parse(write_run_config(now, /*has_output=*/false)));
-  const auto text_in = [](const Values& values, const std::string& pointer) {
-    return values.contains(pointer) ? values.at(pointer) : "not set";
-  };
-  Values all = old_values;
-  all.insert(new_values.begin(), new_values.end());
   std::vector<std::string> differences;
-  for (const auto& [pointer, unused] : all) {
-    const std::string was = text_in(old_values, pointer);
-    const std::string is = text_in(new_values, pointer);
-    const auto is_unset = [](const std::string& value) {
-      return value == "null" || value == "not set";
-    };
-    if (is_unset(was) && is_unset(is)) continue;  // the keys of a group are listed instead
+  for_each_difference(before, now, [&](const auto& pointer, const auto& was, const auto& is) {
     const KeyUse use = use_of(pointer);
-    if (was == is || (use != wanted && use != kStepsAndSamples)) continue;
-    differences.push_back(replaced(pointer.substr(1), "/", ".") + " was " + excerpt(was, is) +
-                          " and is now " + excerpt(is, was));
-  }
+    if (use != (of_data ? kSamples : kSteps) && use != kStepsAndSamples) return;
+    differences.push_back(key_of(pointer) + " was " + excerpt(was, is) + " and is now " +
+                          excerpt(is, was));
+  });
   return differences;
 }
 

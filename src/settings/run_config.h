@@ -105,6 +105,9 @@ std::string write_run_config(const RunConfig& config, bool has_output);
 /// Returns the JSON Schema (draft 2020-12) of config files as text.
 std::string write_run_config_schema();
 
+/// Returns {key: [old, new]} for each key with different values, such as {"data.size": [null, 96]}.
+nlohmann::json config_changes(const RunConfig& before, const RunConfig& now);
+
 /// Returns a string, such as "seed was 1 and is now 5", for each differing key that affects how
 /// steps are computed or, with `of_data`, that determines the samples of a run and their location.
 std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now,

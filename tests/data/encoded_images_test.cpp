@@ -346,6 +346,7 @@ TEST_CASE("a streamed set has the same samples as one decoded before training") 
       check_same(dataset.test, decoded.test);
       CHECK(dataset.train_parts == decoded.train_parts);
       CHECK(dataset.class_names == decoded.class_names);
+      CHECK(dataset.files_hash == decoded.files_hash);
       CHECK(dataset.skipped == decoded.skipped);
     }
   }

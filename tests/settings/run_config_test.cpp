@@ -242,6 +242,17 @@ TEST_CASE("config differences list keys that affect the computation of a step, w
             .empty());
 }
 
+TEST_CASE("changes list both values of every key that differs") {
+  const auto changes = [](const std::string& before, const std::string& now) {
+    return config_changes(read(before), read(now)).dump();
+  };
+  CHECK(changes("{}", R"({"seed": 1, "output": "x"})") == changes("{}", "{}"));
+  CHECK(changes(R"({"epochs": 3, "ema": {"decay": 0.5}})",
+                R"({"epochs": 4, "data": {"augment": ["horizontal_flip"]}})") ==
+        R"({"data.augment":[[],[{"name":"horizontal_flip","probability":0.5}]],)"
+        R"("ema.decay":[0.5,null],"epochs":[3,4]})");
+}
+
 TEST_CASE("data differences list only keys that determine the samples") {
   const auto data = [](const std::string& before, const std::string& now) {
     return config_differences(read(before), read(now), /*of_data=*/true);
