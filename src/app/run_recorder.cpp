@@ -167,14 +167,15 @@ void add_progress(report::Summary& summary, const std::string& status, const Wor
   }
 }
 
-/// Returns the state in which the run starts or resumes. `resumed_from`: see ResumedRun::path.
+/// Returns the state in which the run starts or resumes.
 report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& trainer,
-                           const std::string& resumed_from) {
+                           const ResumedRun& resumed) {
   const train::Progress& progress = trainer.progress();
   const data::ImageSet& images = dataset.train;
   report::RunStart start;
   start.host = host_name();
-  if (!resumed_from.empty()) start.resumed_from = resumed_from;
+  if (!resumed.path.empty()) start.resumed_from = resumed.path.string();
+  start.changed = resumed.changed;
   start.epoch = progress.epoch;
   start.step = progress.step;
   start.samples_seen = progress.samples_seen;
@@ -284,6 +285,10 @@ void RunRecorder::begin(const ResumedRun& resumed) {
   const fs::path& folder = worker_.run_folder;
   make_folder((folder / worker_.config.model_file).parent_path(), ExitCode::kRunFailed);
   make_folder((folder / worker_.config.accuracies_file).parent_path(), ExitCode::kRunFailed);
+  // Found here, names that cannot be written cost no training.
+  for (const auto& name : {worker_.config.model_file, worker_.config.accuracies_file}) {
+    const AtomicFile trial(folder / name, ExitCode::kRunFailed);  // not committed
+  }
   write_file_atomically(folder / files::kConfig, config_to_repeat(worker_), ExitCode::kRunFailed);
   write_file_atomically(folder / files::kDataset,
                         data::write_dataset_record(dataset_, worker_.config.data),
@@ -298,7 +303,7 @@ void RunRecorder::begin(const ResumedRun& resumed) {
   sinks_.push_back(report::console_sink(console_setup(worker_, trainer_)));
   if (options.html) sinks_.push_back(report::page_sink(folder));
   add_progress(summary_, "running", worker_, dataset_, trainer_);
-  const report::RunStart start = run_start(dataset_, trainer_, resumed.path.string());
+  const report::RunStart start = run_start(dataset_, trainer_, resumed);
   for_each_sink([&](report::Sink& sink) { sink.begin(start, summary_); });
   if (!worker_.config.output) report::update_latest_link(folder);
 }

@@ -81,9 +81,10 @@ class StateSaver {
 
 /// The state that a run resumes from.
 struct ResumedRun {
-  std::filesystem::path path;  // of the checkpoint; "memory": a snapshot; empty: a fresh start
-  checkpoint::RunFacts facts;  // the checkpoint's; for a snapshot only the file lengths
-  bool is_finished = false;    // the run had finished before this command
+  std::filesystem::path path;    // of the checkpoint; "memory": a snapshot; empty: a fresh start
+  checkpoint::RunFacts facts{};  // the checkpoint's; for a snapshot only the file lengths
+  bool is_finished = false;      // the run had finished before this command
+  nlohmann::json changed{};      // see RunStart
 };
 
 /// On rank 0 of a new run with `model.weights`, returns a model with these weights; otherwise, or

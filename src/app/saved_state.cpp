@@ -53,10 +53,26 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
 /// Marks the best checkpoint, because a killed run may not have done so.
 void mark_best(const Worker& worker, const train::Progress& progress) {
   const checkpoint::CheckpointFolder folder = checkpoints_of(worker);
-  if (worker.config.checkpoint.keep_best && progress.best_step >= 0 &&
-      fs::exists(folder.path_of(progress.best_step))) {
-    folder.mark_best(progress.best_step);
+  const fs::path best = folder.path_of(progress.best_step);
+  if (worker.config.checkpoint.keep_best && path_exists(best)) folder.mark_best(best);
+}
+
+/// Keeps the resumed state's best checkpoint if it is of a finished epoch and still exists, in the
+/// run's folder or next to `source`. Otherwise the next epoch becomes the best one.
+void restore_best(const Worker& worker, const fs::path& source,
+                  checkpoint::CheckpointFolder& folder, train::Progress& progress) {
+  if (progress.best_epoch > progress.epoch) progress.forget_best();  // max_steps cut it short
+  const bool keeps_best = worker.config.checkpoint.keep_best;
+  const bool had_best = path_exists(folder.best());
+  if (folder.restore_best(keeps_best ? progress.best_step : -1, source.parent_path())) return;
+  if (had_best) {
+    spdlog::info("moved the previous best checkpoint to {}", folder.abandoned().string());
   }
+  if (!keeps_best || progress.best_step < 0) return;
+  spdlog::warn(
+      "the best checkpoint so far, of epoch {}, is missing: the next epoch becomes the best",
+      progress.best_epoch);
+  progress.forget_best();
 }
 
 /// Returns the config of a checkpoint's run; nullopt if this program version no longer accepts it.
@@ -98,6 +114,14 @@ bool has_results(const Worker& worker, const train::Progress& progress) {
       "; to start a new run from its weights alone, use --set model.weights=" + source);
 }
 
+/// Returns whether the checkpoint was trained on the same samples. If they are now decoded at
+/// another time, only the names, sizes and labels of their files can be compared.
+bool has_same_data(const checkpoint::RunFacts& facts, const data::Dataset& dataset,
+                   bool is_decoded_alike) {
+  return facts.data_hash == dataset.hash ||
+         (!is_decoded_alike && !facts.files_hash.empty() && facts.files_hash == dataset.files_hash);
+}
+
 /// Throws if the checkpoint was trained on different data (its position in an epoch would refer to
 /// other samples), with a different built-in network (restoring it would fail with a list of all
 /// tensors) or with different `parameters` (its optimizer state would not fit). `saved`: the
@@ -107,7 +131,8 @@ void require_same_run(const Worker& worker, const std::string& source,
                       const std::optional<settings::RunConfig>& saved,
                       const data::Dataset& dataset) {
   const settings::RunConfig& config = worker.config;
-  if (facts.data_hash != dataset.hash) {
+  const bool is_decoded_alike = !saved || saved->data.decode == config.data.decode;
+  if (!has_same_data(facts, dataset, is_decoded_alike)) {
     const auto differences = saved ? settings::config_differences(*saved, config, /*of_data=*/true)
                                    : std::vector<std::string>();
     const char* cause = saved ? ": its config names the same data, so the files differ" : "";
@@ -133,38 +158,45 @@ void require_same_run(const Worker& worker, const std::string& source,
 }
 
 ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundCheckpoint& found,
-                                  const data::Dataset& dataset, train::Trainer& trainer) {
+                                  const data::Dataset& dataset, train::Trainer& trainer,
+                                  checkpoint::CheckpointFolder& folder) {
   const std::string source = found.path.string();
-  ResumedRun resumed{found.path, checkpoint::checkpoint_facts(found.file, source), false};
+  ResumedRun resumed{found.path, checkpoint::checkpoint_facts(found.file, source)};
   const auto saved = saved_config(source, resumed.facts);
   require_same_run(worker, source, resumed.facts, saved, dataset);
   checkpoint::restore(trainer, found.file, source);
-  const train::Progress& progress = trainer.progress();
-  spdlog::info("resuming from {}: epoch {}, step {}", source, progress.epoch + 1, progress.step);
-  if (const auto later = checkpoints_of(worker).abandon_later_than(progress.step); later > 0) {
+  train::Progress& progress = trainer.progress();
+  spdlog::info("resuming from {}: epoch {}, step {}", source,
+               trainer.run_done() ? progress.last_epoch() : progress.epoch + 1, progress.step);
+  resumed.is_finished = trainer.run_done() && has_results(worker, progress);
+  if (resumed.is_finished) return resumed;
+  if (const auto later = folder.abandon_later_than(progress.step); later > 0) {
     spdlog::warn("moved {}, which this run replaces, to {}", counted(later, "later checkpoint"),
-                 (worker.run_folder / files::kCheckpoints / "abandoned").string());
+                 folder.abandoned().string());
   }
   // The best weights so far were chosen by a different metric.
   if (saved && saved->checkpoint.best_by != worker.config.checkpoint.best_by) {
-    trainer.progress().forget_best();
+    progress.forget_best();
+    progress.early_stopping = {};
   }
-  mark_best(worker, progress);
-  resumed.is_finished = trainer.run_done() && has_results(worker, progress);
-  if (saved && !trainer.run_done()) warn_of_new_settings(*saved, worker.config);
+  restore_best(worker, found.path, folder, progress);
+  if (!saved) return resumed;
+  resumed.changed = settings::config_changes(*saved, worker.config);
+  if (!trainer.run_done()) warn_of_new_settings(*saved, worker.config);
   return resumed;
 }
 
 /// Truncates the list of accuracies to the epochs of the resumed state. If it was longer, the
 /// predictions, the mistakes and the model are from later epochs and are removed or moved aside.
-void truncate_results(const Worker& worker, const std::vector<double>& accuracies) {
+void truncate_results(const Worker& worker, const std::vector<double>& accuracies,
+                      checkpoint::CheckpointFolder& folder) {
   const fs::path list = worker.run_folder / worker.config.accuracies_file;
   std::error_code ignored;
   if (report::count_accuracies(list) > accuracies.size()) {
     fs::remove(worker.run_folder / files::kPredictions, ignored);
     fs::remove(worker.run_folder / files::kMistakes, ignored);
     const fs::path model_file = worker.run_folder / worker.config.model_file;
-    if (path_exists(model_file)) checkpoints_of(worker).abandon(model_file);
+    if (path_exists(model_file)) folder.abandon(model_file);
   }
   if (accuracies.empty()) {
     fs::remove(list, ignored);
@@ -193,18 +225,26 @@ std::shared_ptr<models::Model> load_initial_weights(Worker& worker, const data::
   return model;
 }
 
-/// Warns if the last layer of the initial weights was trained for classes with other names.
+/// Warns if the last layer of the initial weights was trained for classes with other names. The
+/// name of an unnamed class is its number.
 void warn_of_other_classes(const Worker& worker, const data::Dataset& dataset) {
   const settings::WeightsOptions& weights = *worker.config.model.weights;
   if (!weights.fresh.empty()) return;
   const auto facts = checkpoint::facts_of(weights.file);
-  if (!facts || facts->class_names.empty() || dataset.class_names.empty()) return;
-  if (facts->class_names == dataset.class_names) return;
+  if (!facts) return;
+  const auto all_names = [](const std::vector<std::string>& names, std::int64_t classes) {
+    std::vector<std::string> all;
+    for (std::size_t i = 0; std::ssize(all) < classes; ++i) all.push_back(name_or_number(names, i));
+    return all;
+  };
+  const auto trained = all_names(facts->class_names, facts->images.classes);
+  const auto present = all_names(dataset.class_names, dataset.train.classes);
+  if (trained == present) return;
   spdlog::warn(
       "{}: its last layer was trained for the classes {}, but the data has {}; set "
       "model.weights.new to \"head\" to train a new one",
-      weights.file.string(), first_names(facts->class_names, /*max_names=*/5),
-      first_names(dataset.class_names, /*max_names=*/5));
+      weights.file.string(), first_names(trained, /*max_names=*/5),
+      first_names(present, /*max_names=*/5));
 }
 
 ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
@@ -212,6 +252,7 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
   remove_leftovers(worker.run_folder);
   remove_leftovers(worker.run_folder / files::kCheckpoints);
   ResumedRun resumed;
+  checkpoint::CheckpointFolder folder = checkpoints_of(worker);
   if (const auto snapshot = saver.restore_snapshot()) {
     // No checkpoint in the run folder is newer than the snapshot.
     const train::Progress& progress = trainer.progress();
@@ -220,7 +261,7 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
     spdlog::info("resuming from memory: epoch {}, step {}", progress.epoch + 1, progress.step);
     mark_best(worker, progress);
   } else if (const auto found = find_checkpoint(worker)) {
-    resumed = resume_from_checkpoint(worker, *found, dataset, trainer);
+    resumed = resume_from_checkpoint(worker, *found, dataset, trainer, folder);
   } else if (worker.config.model.weights) {
     if (!initial) initial = load_initial_weights(worker, dataset.train);
     warn_of_other_classes(worker, dataset);
@@ -228,7 +269,8 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
                              checkpoint::model_tensors(*initial));
     if (trainer.ema() != nullptr) trainer.ema()->restart();
   }
-  if (!resumed.is_finished) truncate_results(worker, trainer.progress().accuracies);
+  if (resumed.path.empty()) folder.restore_best(-1, {});  // none belongs to a fresh start
+  if (!resumed.is_finished) truncate_results(worker, trainer.progress().accuracies, folder);
   return resumed;
 }
 
@@ -353,7 +395,8 @@ void StateSaver::save_checkpoint(const LogPositions& positions) {
         positions,
         worker_.job.restarts,
         {images.channels, images.height, images.width, images.classes},
-        dataset_.class_names};
+        dataset_.class_names,
+        dataset_.files_hash};
     const bool best = is_best(worker_, progress);
     const bool is_extra =
         best && !is_scheduled(progress.epoch, progress.step) && !trainer_.run_done();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <limits>
 
 #include "accelerator/device.h"
@@ -113,7 +114,7 @@ void for_each_member(SomeProgress& progress, const Visit& visit) {
   visit("/early_stopping/bad_epochs", progress.early_stopping.bad_epochs);
 }
 
-/// Calls `visit(path, member)` for all facts except the config and the class names.
+/// Calls `visit(path, member)` for all facts except the config and those that may be empty.
 template <class Facts, class Visit>
 void for_each_fact(Facts& facts, const Visit& visit) {
   visit("/data_hash", facts.data_hash);
@@ -268,6 +269,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   for_each_fact(
       facts, [&](const char* path, const auto& value) { state[Json::json_pointer(path)] = value; });
   if (!facts.class_names.empty()) state["class_names"] = facts.class_names;
+  if (!facts.files_hash.empty()) state["files_hash"] = facts.files_hash;
   file.metadata = {{"format", "pt"}, {kCheckpointState, state.dump()}};
   return file;
 }
@@ -309,6 +311,7 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   });
   check_image_shape(facts.images, source);
   if (state.contains("class_names")) state["class_names"].get_to(facts.class_names);
+  facts.files_hash = state.value("files_hash", "");
   return facts;
 } catch (const nlohmann::json::exception& error) {
   fail_checkpoint(source + ": cannot read its description of the run: " + error.what());
@@ -330,12 +333,13 @@ void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step, bool 
   }
 }
 
-void CheckpointFolder::mark_best(std::int64_t step) const {
+void CheckpointFolder::mark_best(const fs::path& checkpoint) const {
   const fs::path temporary = folder_ / (".best.partial-" + std::to_string(::getpid()));
   std::error_code error;
+  fs::create_directory(folder_, error);
   fs::remove(temporary, error);
-  fs::create_hard_link(path_of(step), temporary, error);
-  if (error) fs::copy_file(path_of(step), temporary, error);  // a file system without hard links
+  fs::create_hard_link(checkpoint, temporary, error);
+  if (error) fs::copy_file(checkpoint, temporary, error);  // a file system without hard links
   if (!error) fs::rename(temporary, best(), error);
   std::error_code ignored;
   fs::remove(temporary, ignored);  // left on failure, or if `best` was already the same file
@@ -344,25 +348,39 @@ void CheckpointFolder::mark_best(std::int64_t step) const {
   }
 }
 
-void CheckpointFolder::abandon(const fs::path& file) const {
-  const fs::path aside = folder_ / "abandoned";
-  std::error_code error;
-  fs::create_directories(aside, error);
-  fs::rename(file, aside / file.filename(), error);
-  if (!error) return;
-  fail_checkpoint(file.string() + ": does not belong to the resumed state and cannot be moved to " +
-                  aside.string() + ": " + error.message());
+bool CheckpointFolder::restore_best(std::int64_t step, const fs::path& other) {
+  const std::int64_t marked = path_exists(best()) ? step_of(best()) : -1;
+  if (marked >= 0 && marked == step) return true;
+  if (marked > step) abandon(best());
+  const std::string name = checkpoint_name(step);
+  for (const fs::path& file : {folder_ / name, other / kBestCheckpoint, other / name}) {
+    if (!path_exists(file) || step_of(file) != step) continue;
+    mark_best(file);
+    return true;
+  }
+  if (path_exists(best())) abandon(best());
+  return false;
 }
 
-std::int64_t CheckpointFolder::abandon_later_than(std::int64_t step) const {
+void CheckpointFolder::abandon(const fs::path& file) {
+  if (abandoned_.empty()) {
+    abandoned_ = first_numbered(folder_ / "abandoned", std::not_fn(path_exists));
+  }
+  std::error_code error;
+  fs::create_directories(abandoned_, error);
+  fs::rename(file, abandoned_ / file.filename(), error);
+  if (!error) return;
+  fail_checkpoint(file.string() + ": does not belong to the resumed state and cannot be moved to " +
+                  abandoned_.string() + ": " + error.message());
+}
+
+std::int64_t CheckpointFolder::abandon_later_than(std::int64_t step) {
   std::int64_t count = 0;
   for (const std::int64_t later : saved_steps(folder_)) {
     if (later <= step) continue;
     abandon(path_of(later));
     ++count;
   }
-  std::error_code ignored;
-  if (fs::exists(best(), ignored) && step_of(best()) > step) abandon(best());
   return count;
 }
 
@@ -379,7 +397,7 @@ void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best, 
   wait();
   const auto save = [this, snapshot = std::move(snapshot), step, best, is_extra, replaced] {
     folder_.save(snapshot, step, is_extra, replaced);
-    if (best) folder_.mark_best(step);
+    if (best) folder_.mark_best(folder_.path_of(step));
   };
   try {
     saving_ = start_task(save);

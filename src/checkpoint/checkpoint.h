@@ -60,13 +60,14 @@ void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator);
 
 /// A checkpoint's description of the run that wrote it.
 struct RunFacts {
-  std::string config;  // the effective config as JSON, without `output`
-  std::string data_hash;
+  std::string config;     // the effective config as JSON, without `output`
+  std::string data_hash;  // Dataset::hash
   int world_size = 1;
   LogPositions positions;  // when the checkpoint was taken
   std::int64_t restarts = 0;
   network::ImageShape images;              // of the data, before any augmentation
   std::vector<std::string> class_names{};  // by label; empty if the data has none
+  std::string files_hash{};                // Dataset::files_hash
 };
 
 /// Returns a host copy of the trainer's state and progress, as the content of a checkpoint file.
@@ -105,18 +106,26 @@ class CheckpointFolder {
   /// one in addition to these. Throws Error(kCheckpoint), leaving earlier checkpoints in place.
   void save(const TensorFile& snapshot, std::int64_t step, bool is_extra = false,
             std::int64_t replaced = -1);
-  /// Moves all checkpoints later than `step` into `abandoned/`, and the best one if it is later or
-  /// cannot be read. Returns their number, not counting the best one. Throws Error(kCheckpoint).
-  std::int64_t abandon_later_than(std::int64_t step) const;
-  /// Moves a file of the run into `abandoned/`. Throws Error(kCheckpoint).
-  void abandon(const std::filesystem::path& file) const;
-  /// Marks the saved checkpoint of `step` as the best one. Throws Error(kCheckpoint).
-  void mark_best(std::int64_t step) const;
+  /// Moves all checkpoints later than `step` aside, like `abandon`, and returns their number. The
+  /// best one is left to `restore_best`. Throws Error(kCheckpoint).
+  std::int64_t abandon_later_than(std::int64_t step);
+  /// Moves a file of the run into `abandoned/`, or into `abandoned-2/` and so on if there was such
+  /// a folder before this object's first call. Throws Error(kCheckpoint).
+  void abandon(const std::filesystem::path& file);
+  /// Marks a checkpoint file as the best one. Throws Error(kCheckpoint).
+  void mark_best(const std::filesystem::path& checkpoint) const;
+  /// Makes the checkpoint of `step` the best one again if it is saved, in this folder or in
+  /// `other`; otherwise leaves no best one and returns false. Moves a best one aside unless its
+  /// step is earlier and it is replaced. Throws Error(kCheckpoint).
+  bool restore_best(std::int64_t step, const std::filesystem::path& other);
   /// Returns the path of the best checkpoint, which need not exist.
   std::filesystem::path best() const { return folder_ / kBestCheckpoint; }
+  /// Returns the folder that `abandon` has moved files into; empty if it has moved none.
+  const std::filesystem::path& abandoned() const { return abandoned_; }
 
  private:
   std::filesystem::path folder_;
+  std::filesystem::path abandoned_;
   std::int64_t keep_;
 };
 

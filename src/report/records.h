@@ -176,6 +176,7 @@ struct RunStart {
 
   std::string host;
   std::optional<std::string> resumed_from;  // checkpoint or "memory"; nullopt for a fresh start
+  nlohmann::json changed;                   // {key: [old, new]}: see settings::config_changes
   std::int64_t epoch = 0;                   // finished epochs
   std::int64_t step = 0;
   std::int64_t samples_seen = 0;
@@ -184,7 +185,7 @@ struct RunStart {
   std::vector<std::string> class_names;  // by number; empty if the data has no names
   std::vector<std::int64_t> train_class_sizes, test_class_sizes;  // in images
 
-  MNIST_TRAIN_VISIT(host, resumed_from, epoch, step, samples_seen, steps_per_epoch)
+  MNIST_TRAIN_VISIT(host, resumed_from, changed, epoch, step, samples_seen, steps_per_epoch)
 };
 
 /// The part of the summary that is known when a run starts.

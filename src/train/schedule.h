@@ -56,11 +56,10 @@ struct Progress {
 
   /// Returns the number, from 1, of the epoch that the last step belongs to.
   std::int64_t last_epoch() const { return epoch + (samples_into_epoch > 0 ? 1 : 0); }
-  /// Makes the next epoch the best one, also for early stopping, because the metric has changed.
+  /// Makes the next epoch the best one.
   void forget_best() {
     best_step = -1;
     best_accuracy = best_test_accuracy = -1;
-    early_stopping = {};
   }
 };
 

@@ -296,7 +296,6 @@ void Trainer::synchronize() {
 
 void Trainer::end_epoch(const EpochScores& scores) {
   progress_.test_seconds += scores.seconds;
-  progress_.highest_accuracy = std::max(progress_.highest_accuracy, scores.selection_accuracy);
   if (progress_.best_step < 0 || scores.best_score > progress_.best_score) {
     progress_.best_score = scores.best_score;
     progress_.best_accuracy = scores.selection_accuracy;
@@ -305,6 +304,7 @@ void Trainer::end_epoch(const EpochScores& scores) {
     progress_.best_step = progress_.step;
   }
   if (progress_.samples_into_epoch < images_.count()) return;
+  progress_.highest_accuracy = std::max(progress_.highest_accuracy, scores.selection_accuracy);
   schedule_.epoch_finished(scores.selection_loss, progress_.plateau);
   if (options_.early_stopping) {
     // Small improvements count once they add up to more than `min_delta`.

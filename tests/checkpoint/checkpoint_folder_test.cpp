@@ -59,11 +59,13 @@ TEST_CASE("resuming at an earlier step sets aside later checkpoints, even the be
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 3);
   save(checkpoints, {10, 20, 30});
-  checkpoints.mark_best(30);
+  checkpoints.mark_best(checkpoints.path_of(30));
   CHECK(checkpoints.abandon_later_than(30) == 0);
+  CHECK(checkpoints.restore_best(30, {}));
   CHECK_NOTHROW(read_checkpoint(folder.path() / "best.safetensors"));
   CHECK(checkpoints.abandon_later_than(10) == 2);
   CHECK(saved_steps(folder.path() / "abandoned") == Steps{20, 30});
+  CHECK_FALSE(checkpoints.restore_best(5, {}));
   CHECK_NOTHROW(read_checkpoint(folder.path() / "abandoned" / "best.safetensors"));
   CHECK_FALSE(fs::exists(folder.path() / "best.safetensors"));
   save(checkpoints, {15});
@@ -71,11 +73,38 @@ TEST_CASE("resuming at an earlier step sets aside later checkpoints, even the be
   CHECK(newest_valid(folder.path())->path == checkpoints.path_of(15));
 }
 
+TEST_CASE("files that are set aside never replace those of an earlier resume") {
+  const TempFolder folder;
+  for (const char* aside : {"abandoned", "abandoned-2", "abandoned-3"}) {
+    CheckpointFolder checkpoints(folder.path(), 3);
+    save(checkpoints, {10, 20, 30});
+    CHECK(checkpoints.abandon_later_than(10) == 2);
+    CHECK(checkpoints.abandoned() == folder.path() / aside);
+    CHECK(saved_steps(folder.path() / aside) == Steps{20, 30});
+  }
+}
+
+TEST_CASE("a resumed run restores the best checkpoint of its state, or sets aside another one") {
+  const TempFolder folder;
+  CheckpointFolder checkpoints(folder.path() / "a", 3);
+  save(checkpoints, {10, 20});
+  checkpoints.mark_best(checkpoints.path_of(10));
+  CHECK(checkpoints.restore_best(10, folder.path()));
+  CHECK(checkpoints.restore_best(20, folder.path()));  // the run was killed before it marked it
+  CHECK(fs::equivalent(checkpoints.best(), checkpoints.path_of(20)));
+  CheckpointFolder other(folder.path() / "b", 3);
+  CHECK(other.restore_best(10, folder.path() / "a"));
+  CHECK(fs::equivalent(other.best(), checkpoints.path_of(10)));
+  CHECK_FALSE(other.restore_best(15, folder.path() / "a"));
+  CHECK(names_in(folder.path() / "b") == std::vector<std::string>{"abandoned"});
+  CHECK_FALSE(other.restore_best(-1, folder.path() / "a"));
+}
+
 TEST_CASE("the best checkpoint is kept when its step's file is removed") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 2);
   save(checkpoints, {1});
-  checkpoints.mark_best(1);
+  checkpoints.mark_best(checkpoints.path_of(1));
   save(checkpoints, {2, 3, 4});
   const auto best_step = [&] {
     return checkpoint_progress(read_checkpoint(folder.path() / "best.safetensors"), "best").step;
@@ -85,7 +114,7 @@ TEST_CASE("the best checkpoint is kept when its step's file is removed") {
     CHECK(names_in(folder.path()) == std::vector<std::string>{"best.safetensors",
                                                               "step-00000003.safetensors",
                                                               "step-00000004.safetensors"});
-    checkpoints.mark_best(4);
+    checkpoints.mark_best(checkpoints.path_of(4));
     CHECK(best_step() == 4);
   }
   CHECK(names_in(folder.path()).size() == 3);
@@ -97,7 +126,7 @@ TEST_CASE("an extra checkpoint does not count towards keep, and the next one rep
   CheckpointFolder checkpoints(folder.path(), 2);
   save(checkpoints, {10, 20});
   checkpoints.save(snapshot_of(rig), 25, /*is_extra=*/true);
-  checkpoints.mark_best(25);
+  checkpoints.mark_best(checkpoints.path_of(25));
   CHECK(saved_steps(folder.path()) == Steps{10, 20, 25});
   for (int i = 0; i < 2; ++i) {  // a resumed run may save the same step again
     checkpoints.save(snapshot_of(rig), 28, /*is_extra=*/true, i == 0 ? 25 : 28);
@@ -112,12 +141,14 @@ TEST_CASE("an extra checkpoint does not count towards keep, and the next one rep
 TEST_CASE("failing to mark the best checkpoint leaves no files behind") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 2);
-  CHECK_THAT(error_of([&] { checkpoints.mark_best(9); }),  // step 9 was not saved
-             IsError(ExitCode::kCheckpoint, "best.safetensors"));
+  CHECK_THAT(
+      error_of([&] { checkpoints.mark_best(checkpoints.path_of(9)); }),  // step 9 was not saved
+      IsError(ExitCode::kCheckpoint, "best.safetensors"));
   CHECK(names_in(folder.path()).empty());
   save(checkpoints, {1});
   fs::create_directory(checkpoints.best());
-  CHECK(error_of([&] { checkpoints.mark_best(1); }).code == ExitCode::kCheckpoint);
+  CHECK(error_of([&] { checkpoints.mark_best(checkpoints.path_of(1)); }).code ==
+        ExitCode::kCheckpoint);
   CHECK(names_in(folder.path()) ==
         std::vector<std::string>{"best.safetensors", "step-00000001.safetensors"});
 }

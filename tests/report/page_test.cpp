@@ -68,6 +68,28 @@ TEST_CASE("a page answers the four questions") {
                                escape_html("mnist-train --config " + shell_word(config.string()))));
 }
 
+TEST_CASE("settings that a resumed run changed are shown, also in a comparison") {
+  const FakeRunFolder folder;
+  CHECK_THAT(page_of(folder), !ContainsSubstring("see Started"));
+  const RunFiles unchanged = read_run(folder.run);
+  folder.write("run/lineage.jsonl",
+               "{\"step\":0,\"changed\":null}\n"
+               R"({"step":24,"changed":{"epochs":[3,4],"model.name":["net",null]}})"
+               "\n");
+  check_contains(page_of(folder), {">epochs 3 → 4, model.name net → null</td></tr>",
+                                   "but its settings changed: see Started"});
+  const std::array runs{unchanged, read_run(folder.run)};
+  CHECK_THAT(make_page(runs),
+             ContainsSubstring("step 24: epochs 3 → 4") && !ContainsSubstring("No recorded"));
+}
+
+TEST_CASE("the number of epochs includes those whose records are in another folder") {
+  const FakeRunFolder folder;
+  folder.write("run/metrics.jsonl", R"({"event":"epoch","epoch":3,"test_accuracy":0.5})"
+                                    "\n");
+  CHECK_THAT(page_of(folder), ContainsSubstring("<dt>Epochs</dt><dd>3 of 10</dd>"));
+}
+
 TEST_CASE("class names are shown if the data has them") {
   const FakeRunFolder folder;
   folder.write("run/lineage.jsonl",

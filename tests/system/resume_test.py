@@ -181,6 +181,29 @@ def test_a_run_can_go_back_to_an_older_checkpoint_of_its_folder(tmp_path, uninte
     same_outcome(resumed, uninterrupted(2, "flat"))
 
 
+# Halves the weights in every step, so that the accuracy drops.
+RUINED = CONFIG | {"epochs": 2, "weight_decay": 50}
+
+
+def test_the_best_checkpoint_comes_along_to_another_folder_and_is_set_aside_without_keep_best(tmp_path):
+    first = train(tmp_path, CONFIG | {"epochs": 1}, output="first")
+    saved = first.checkpoints()[-1]
+    other = train(tmp_path, RUINED, "--resume", saved)
+    assert other.summary()["best_epoch"] == 1
+    assert (other.path / "checkpoints/best.safetensors").read_bytes() == saved.read_bytes()
+    without = train(tmp_path, RUINED | {"checkpoint": {"keep_best": False}}, *RESUME, output="first")
+    assert "final weights: " in without.stderr and not (first.path / "checkpoints/best.safetensors").exists()
+    assert (first.path / "checkpoints/abandoned/best.safetensors").exists()
+
+
+def test_a_resumed_run_forgets_an_evaluation_within_an_epoch(tmp_path):
+    partial = train(tmp_path, CONFIG | {"max_steps": 8}).summary()
+    done = train(tmp_path, RUINED | {"epochs": 1}, *RESUME)
+    assert done.summary()["best_test_accuracy"] == done.epochs()[-1]["test_accuracy"] < partial["test_accuracy"]
+    assert (done.path / "checkpoints/best.safetensors").samefile(done.checkpoints()[-1])
+    assert done.rows("lineage.jsonl")[-1]["changed"] == {"epochs": [3, 1], "max_steps": [8, None], "weight_decay": [0, 50]}
+
+
 def flip(path, position):
     content = bytearray(path.read_bytes())
     content[position] ^= 1

@@ -48,6 +48,15 @@ def decoded_before(tmp_path_factory, sets):
     return {count: train(folder, config_of(sets), processes=count, output=str(count)) for count in (1, 2)}
 
 
+def test_a_run_may_decode_at_another_time_when_it_resumes(tmp_path, sets, decoded_before):
+    shutil.copytree(decoded_before[1].path, tmp_path / "run")
+    longer = config_of(sets, decode="stream") | {"epochs": 3}
+    refused = train(tmp_path, merged(longer, {"data": {"limit_train": COUNT - 1}}), "--resume", "auto", expect=5).stderr
+    assert "different data: data.limit_train was 900 and is now 899; to start" in refused
+    resumed = train(tmp_path, longer, "--resume", "auto")
+    assert resumed.digest() == train(tmp_path, config_of(sets) | {"epochs": 3}, output="whole").digest()
+
+
 @pytest.mark.parametrize("processes", swept([1, 2], [2]))
 def test_streaming_trains_bit_identically(tmp_path, sets, decoded_before, processes):
     folder = train(tmp_path, config_of(sets, decode="stream", decode_threads=3), processes=processes)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 import pytest
 from safetensors_file import read_safetensors, write_safetensors
-from support import import_torch, printed_json, read_mnist, run, train, write_config
+from support import import_torch, own_data, printed_json, read_mnist, run, small_mnist, train, write_config
 
 torch = import_torch()
 
@@ -154,3 +154,15 @@ def test_a_malicious_file_is_refused_quickly_without_side_effects(tmp_path):
         refused = run("export", "--checkpoint", tmp_path / name, "--output", tmp_path / "out.pt", timeout=10, expect=5)
         assert name in refused.stderr and len(refused.stderr) < 2000
     assert not (tmp_path / "touched").exists() and not (tmp_path / "out.pt").exists()
+
+
+def test_a_run_warns_of_weights_for_classes_with_other_names(tmp_path):
+    run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"image-folder:{tmp_path / 'digits'}", expect=0)
+    first = train(tmp_path, {"max_steps": 1}, output="first")
+    changes = {"max_steps": 1, "model": {"weights": str(first.path)},
+               "data": own_data("image-folder", tmp_path / "digits" / "train", tmp_path / "digits" / "test")}
+    assert "trained for the classes" not in train(tmp_path, changes, output="same").stderr  # MNIST's classes are unnamed
+    for part in ("train", "test"):
+        (tmp_path / "digits" / part / "0").rename(tmp_path / "digits" / part / "zero")
+    warned = train(tmp_path, changes, output="other").stderr
+    assert "its last layer was trained for the classes 0, 1, 2, 3, 4 and 5 more, but the data has 1, 2, 3, 4, 5 and 5 more" in warned

@@ -117,7 +117,7 @@ TEST_CASE("scores may be negative, stop_at_accuracy ignores them, and the best o
   CHECK(progress.highest_accuracy == 0.75);
 }
 
-TEST_CASE("early stopping and plateau ignore an epoch that max_steps cut short") {
+TEST_CASE("only the best weights count an epoch that max_steps cut short") {
   TrainOptions options = small_run();
   options.max_steps = 4;
   options.early_stopping = {.patience = 1};
@@ -128,6 +128,10 @@ TEST_CASE("early stopping and plateau ignore an epoch that max_steps cut short")
   CHECK(std::string(rig.trainer.ended_by()) == "max_steps");
   CHECK(rig.trainer.progress().early_stopping == EarlyStoppingState{0.5, 0});
   CHECK(rig.trainer.progress().plateau == PlateauState{0.7, 0, 0});
+  const double highest = rig.trainer.progress().highest_accuracy;
+  rig.trainer.end_epoch({.selection_accuracy = 1, .best_score = 1});
+  CHECK(rig.trainer.progress().best_accuracy == 1);
+  CHECK(rig.trainer.progress().highest_accuracy == highest);  // see stop_at_accuracy
 }
 
 /// Batches of 7 out of 22 samples: the last one has a single sample, so only one rank has any.

@@ -115,9 +115,35 @@ std::string classes_text(const RunFiles& run) {
              : with_thousands(std::ssize(sizes)) + class_sizes_text(sizes, run.class_names);
 }
 
+/// Returns the settings that a resumed run changed, as "epochs 3 → 4, …".
+std::string changes_text(const nlohmann::json& start) {
+  std::vector<std::string> parts;
+  for (const auto& [key, values] : value_in(start, "changed").items()) {
+    if (!values.is_array() || values.size() != 2) continue;
+    const auto text = [](const nlohmann::json& value) {
+      return shortened(config_text(value), kMaxValueBytes);
+    };
+    parts.push_back(fmt::format("{} {} → {}", key, text(values[0]), text(values[1])));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+/// Returns the changes of all starts, as "step 48: epochs 3 → 4".
+std::string all_changes(const RunFiles& run) {
+  std::vector<std::string> parts;
+  for (const nlohmann::json& start : run.starts) {
+    const std::string changes = changes_text(start);
+    if (changes.empty()) continue;
+    parts.push_back(fmt::format("step {}: {}", count(number_in(start, "step")), changes));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
 std::string starts_table(const RunFiles& run) {
   if (run.starts.empty()) return "";
-  Table table{"Starts", "numbers stack", {"when", "step", "from", "processes", "device", "host"}};
+  Table table{"Starts",
+              "numbers stack",
+              {"when", "step", "from", "processes", "device", "host", "changed settings"}};
   constexpr std::size_t kMaxRows = 100;
   const std::size_t left_out = run.starts.size() - std::min(run.starts.size(), kMaxRows);
   for (std::size_t i = left_out; i < run.starts.size(); ++i) {
@@ -126,7 +152,7 @@ std::string starts_table(const RunFiles& run) {
     table.add({date_and_time(number_in(start, "time")), count(number_in(start, "step")),
                from.empty() ? "the beginning" : escape_html(from),
                count(number_in(start, "world_size")), escape_html(text_in(start, "device")),
-               escape_html(text_in(start, "host"))});
+               escape_html(text_in(start, "host")), escape_html(changes_text(start))});
   }
   const std::string note =
       run.starts.size() == 1
@@ -212,7 +238,7 @@ std::string results_table(std::span<const RunFiles> runs) {
                "samples/s", "processes", "device"}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const RunFiles& run = runs[i];
-    table.add({keyed_name(runs, i), escape_html(run.status()), std::to_string(run.epochs.size()),
+    table.add({keyed_name(runs, i), escape_html(run.status()), std::to_string(run.last_epoch()),
                accuracies[i], bests[i], losses[i], duration(total(seconds_of(run))), speeds[i],
                count(number_in(run.facts, "world_size")),
                escape_html(text_in(run.facts, "device") + " " + text_in(run.facts, "precision"))});
@@ -263,9 +289,12 @@ std::string times(std::span<const RunFiles> runs) {
   return section("time", "Where did the time go?", bars);
 }
 
-/// Returns a run's config values, processes, devices, versions and data hash.
+/// Returns a run's config values, changes of settings, processes, devices, versions and data hash.
 Values values_of(const RunFiles& run) {
   Values values = config_values(run.config);
+  if (std::string changes = all_changes(run); !changes.empty()) {
+    values["(ran) settings changed on resuming"] = std::move(changes);
+  }
   for (const char* key :
        {"world_size", "launcher", "backend", "device", "device_model", "precision",
         "gradient_averaging", "threads_per_process", "versions", "data_hash"}) {
@@ -371,7 +400,8 @@ std::string identity_section(const RunFiles& run) {
       fact_line("Data hash", code(text_in(run.facts, "data_hash"))) +
       fact_line("Folder", code(folder.string())) +
       fact_line("To reproduce it",
-                code("mnist-train --config " + shell_word((folder / "config.json").string()))) +
+                code("mnist-train --config " + shell_word((folder / "config.json").string())) +
+                    (all_changes(run).empty() ? "" : ", but its settings changed: see Started")) +
       "</dl>\n" + left_out_table(run) + starts_table(run);
   if (run.config.is_object()) {
     text +=

@@ -60,7 +60,7 @@ std::string accuracy_tiles(const RunFiles& run) {
 }
 
 std::string main_figures(const RunFiles& run) {
-  std::string epochs = std::to_string(run.epochs.size());
+  std::string epochs = std::to_string(run.last_epoch());
   if (const double planned = number_in(run.config, "epochs"); std::isfinite(planned)) {
     epochs += fmt::format(" of {}", planned);
   }

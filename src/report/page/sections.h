@@ -43,6 +43,8 @@ struct RunFiles {
   double last(double EpochRecord::*figure) const {
     return epochs.empty() ? kUnknown : epochs.back().*figure;
   }
+  /// Returns the number of the last epoch. The run may lack records of epochs in another folder.
+  std::int64_t last_epoch() const { return epochs.empty() ? 0 : epochs.back().epoch; }
   /// Returns whether there is a validation set, which then determines the best epoch.
   bool has_validation() const;
   /// Returns the number of training images per class; empty if it is unknown.
