@@ -217,7 +217,8 @@ std::string shell_word(const std::string& text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,+@%=";
   const bool is_plain = !text.empty() && text.find_first_not_of(kPlain) == std::string::npos;
-  return is_plain ? text : "'" + replaced(text, "'", "'\\''") + "'";
+  if (is_plain) return text;
+  return "'" + replaced(replaced(text, "'", "'\\''"), "\n", "'$'\\n''") + "'";
 }
 
 std::string program_as_typed() {

@@ -72,7 +72,7 @@ std::string find_config(const std::string& name);
 using ConfigFiles = std::vector<std::shared_ptr<const strict_json::Source>>;
 
 /// Returns the command's config files in order. If there are none and the command runs or exports
-/// the network of a checkpoint, returns the config in it, or config.json next to the weights.
+/// the network of a checkpoint, returns the config in it, or config.json of the weights' run.
 /// Throws Error(kConfig) if a file cannot be read or there is no config for the weights, and
 /// Error(kCheckpoint) if a checkpoint cannot be read or the file contains no weights.
 ConfigFiles config_files(const CommandLine& line);
@@ -101,9 +101,14 @@ network::Network checked_network(const settings::RunConfig& config);
 
 /// Replaces a run folder in --checkpoint (init: --weights) or --resume with one of its files, and
 /// logs which one: for --resume the newest checkpoint; otherwise the best checkpoint, the newest or
-/// model.pt, in this order. Throws Error(kCheckpoint) if the folder has none, or if the checkpoint
-/// is damaged; the message then names an intact one in the same folder, if any.
+/// the final weights, in this order. Throws Error(kCheckpoint) if there is none, or if the
+/// checkpoint is damaged; the message then names an intact one in the same folder, if any.
 void find_checkpoints(CommandLine& line);
+
+/// Returns the path of a file in the run folder of a checkpoint or weights file: next to it, next
+/// to the `checkpoints` folder that contains it, or in the run that wrote it. Empty if there is
+/// none.
+fs::path file_of_run(const fs::path& weights, const char* name);
 
 /// Replaces a run folder in `model.weights` as `find_checkpoints` does for --checkpoint, with the
 /// same errors, except that a run that resumes does not need the file.

@@ -34,10 +34,11 @@ CLI::Option* add(CLI::App& command, const std::string& names, Value& value, cons
   return option->check(missing_value);
 }
 
-void add_config_flags(CLI::App& command, CommandLine& line) {
+void add_config_flags(CLI::App& command, CommandLine& line, const std::string& remark = "") {
   add(command, "-c,--config", line.configs, "FILE",
       "A JSON file, the name of a bundled config such as mnist, or - for standard input; may be "
-      "repeated: later files override earlier ones; the first one names the default run folder");
+      "repeated: later files override earlier ones" +
+          remark);
   add(command, "--set", line.sets, "KEY.PATH=VALUE",
       "Sets one key of the config; VALUE is JSON, else a string; may be repeated");
   add(command, "--nproc-per-node,--nproc_per_node", line.processes_per_node, "N",
@@ -71,7 +72,7 @@ void add_checkpoint_flag(CLI::App& command, CommandLine& line) {
 }
 
 void add_train(CLI::App& command, CommandLine& line) {
-  add_config_flags(command, line);
+  add_config_flags(command, line, "; the first one names the default run folder");
   add(command, "--output", line.output, "DIR", "The run folder");
   add(command, "--resume", line.resume, "FILE",
       "auto (the newest checkpoint of the run folder), a checkpoint, or a run folder");
@@ -377,9 +378,23 @@ void complete_command(std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   for (const CommandEntry& entry : kCommands) names.emplace_back(entry.name);
   if (is_among(arguments.front(), names)) return;
-  const auto suggestion = strict_json::closest_name(arguments.front(), names);
-  refuse("mnist-train: unknown command \"{}\"; {}\nTry `mnist-train --help`.", arguments.front(),
-         suggestion ? "did you mean " + *suggestion + "?" : "use --config FILE for a config");
+  const std::string& first = arguments.front();
+  const bool is_config = is_among(first, shipped_configs());
+  const auto guess =
+      is_config ? std::optional("--config " + first) : strict_json::closest_name(first, names);
+  refuse("mnist-train: unknown command \"{}\"; {}\nTry `mnist-train --help`.", first,
+         guess ? "did you mean " + *guess + "?" : "use --config FILE for a config");
+}
+
+/// Returns the parser's message, with its counts of values in words.
+std::string message_of(const CLI::ParseError& error) {
+  std::string text = error.what();
+  const std::size_t end = text.find(": ");  // after the option's name
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr || end == std::string::npos) {
+    return text;
+  }
+  const bool is_repeated = text.find("At Most") != std::string::npos;
+  return text.substr(0, end) + (is_repeated ? " is given more than once" : " needs a value");
 }
 
 /// Expands a leading ~ in all paths, because shells do not do so after `=` and `:`.
@@ -442,7 +457,7 @@ CommandLine parse_command_line(std::vector<std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     refuse_unknown_flag(*app, arguments);
     const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-    refuse_arguments(*app, error.what() + std::string(is_extra ? kHowToSetKeys : ""));
+    refuse_arguments(*app, message_of(error) + (is_extra ? kHowToSetKeys : ""));
   }
   expand_paths(line);
   return line;

@@ -127,7 +127,7 @@ nlohmann::json parse_header(std::span<const std::uint8_t> file) {
   return nlohmann::json::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
 }
 
-/// Returns the config in a checkpoint, or the config.json next to a weights file of another kind.
+/// Returns the config in a checkpoint, or the config.json of another weights file's run.
 std::shared_ptr<const Source> checkpoint_config(const fs::path& path) {
   check_readable("--checkpoint ", path);
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
@@ -139,8 +139,8 @@ std::shared_ptr<const Source> checkpoint_config(const fs::path& path) {
                        /*omits_position=*/true);
   } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
-  const auto sibling = path.parent_path() / settings::run_files::kConfig;
-  if (path_exists(sibling)) return strict_json::load_source(sibling.string());
+  const fs::path config = file_of_run(path, settings::run_files::kConfig);
+  if (!config.empty()) return strict_json::load_source(config.string());
   if (!header.is_object() && !is_zip_file(file.bytes()) && !is_legacy_torch_file(file.bytes())) {
     throw Error(ExitCode::kCheckpoint, path.string() +
                                            ": is not a checkpoint, a safetensors file or a "
@@ -156,7 +156,8 @@ std::shared_ptr<const Source> checkpoint_config(const fs::path& path) {
 void check_held_out(const CommandLine& line, const settings::DataOptions& data) {
   const bool tests = line.command == Command::kEvaluate || line.predicts_test;
   if (!tests || !line.checkpoint_file || data.test_fraction == 0) return;
-  if (data::find_dataset_record(*line.checkpoint_file).empty()) return;
+  const fs::path checkpoint = fs::absolute(*line.checkpoint_file);
+  if (file_of_run(checkpoint, settings::run_files::kDataset).empty()) return;
   settings::DataOptions run_data;
   try {
     run_data = settings::parse_run_config(*checkpoint_config(*line.checkpoint_file)).data;
@@ -263,7 +264,7 @@ fs::path find_run_file(const fs::path& folder, bool to_resume) {
     kind = "newest checkpoint";
   }
   if (file.empty() && !to_resume) {
-    file = folder / settings::RunConfig{}.model_file;
+    file = folder / report::config_of(folder).model_file;
     kind = "final weights";
   }
   if (!path_exists(file)) {
@@ -389,6 +390,16 @@ void find_checkpoints(CommandLine& line) {
   }
   if (line.resume.empty() || line.resume == "auto") return;
   find_file("--resume ", line.resume, /*to_resume=*/true);
+}
+
+fs::path file_of_run(const fs::path& weights, const char* name) {
+  const fs::path folder = weights.parent_path();
+  const bool is_inner = folder.filename() == settings::run_files::kCheckpoints;
+  for (const fs::path& each : {folder, is_inner ? folder.parent_path() : folder,
+                               report::run_that_wrote(weights).value_or(folder)}) {
+    if (path_exists(each / name)) return each / name;
+  }
+  return {};
 }
 
 void find_model_weights(settings::RunConfig& config, bool resumes) {

@@ -153,10 +153,6 @@ ImageSet read_image_shape(settings::DataOptions options, const fs::path& record 
 /// Reads a `dataset.json`. Throws Error(kData) if that fails.
 DatasetRecord read_dataset_record(const fs::path& file);
 
-/// Returns the path of `dataset.json` for a checkpoint or weights file: next to the file, or next
-/// to the `checkpoints` folder that contains it. Empty if there is none.
-fs::path find_dataset_record(const fs::path& weights);
-
 /// Returns `dataset.json`'s content: sample counts by class and split, paths of held-out samples
 /// drawn by fraction, and `left_out`: files per extension, `folders` with reasons, `duplicates`
 /// (repeated list rows), samples beyond `limit_train` and `limit_test`, and `unusable` samples.

@@ -67,16 +67,11 @@ DatasetRecord read_dataset_record(const fs::path& file) try {
     record.samples += json.at("left_out").value(name, std::int64_t{0});
   }
   return record;
-} catch (const nlohmann::json::exception& error) {
-  fail_data("{}: damaged: {}", file.string(), error.what());
-}
-
-fs::path find_dataset_record(const fs::path& weights) {
-  const fs::path folder = fs::absolute(weights).parent_path();
-  const bool is_inner = folder.filename() == settings::run_files::kCheckpoints;
-  fs::path file = (is_inner ? folder.parent_path() : folder) / settings::run_files::kDataset;
-  std::error_code ignored;
-  return fs::is_regular_file(file, ignored) ? file : fs::path();
+} catch (const nlohmann::json::exception&) {
+  fail_data(
+      "{}: is damaged or not the dataset.json of a run; restore it, or remove it to draw the test "
+      "set again",
+      file.string());
 }
 
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options) {

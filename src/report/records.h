@@ -374,6 +374,9 @@ struct RunFolder {
 /// Returns whether a run has started in the folder.
 bool holds_run(const fs::path& folder);
 
+/// Returns the config of the run in the folder, or the default one if it cannot be read.
+settings::RunConfig config_of(const fs::path& folder);
+
 /// Returns the folder of the run that wrote `file`, if it must be kept: a config, record, log,
 /// checkpoint or weights file. Returns nullopt for files that can be recreated, such as reports.
 std::optional<fs::path> run_that_wrote(const fs::path& file);

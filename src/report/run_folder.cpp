@@ -123,14 +123,7 @@ bool is_run_file(const fs::path& folder, const fs::path& file) {
                            files::kMistakes, files::kLineage, files::kDataset, files::kLock}) {
     if (file == name) return true;
   }
-  settings::RunConfig config;  // default file names if the config cannot be read
-  const fs::path path = folder / files::kConfig;
-  try {
-    constexpr std::size_t kMaxBytes = 1 << 20;
-    std::string text = read_file(path, kMaxBytes, ExitCode::kConfig);
-    config = settings::parse_run_config({path.string(), std::move(text), folder});
-  } catch (const Error&) {
-  }
+  const settings::RunConfig config = config_of(folder);
   return first.starts_with(files::kEvents) || file == config.model_file ||
          file == config.accuracies_file;
 }
@@ -144,6 +137,15 @@ bool holds_run(const fs::path& folder) {
   }
   return fs::exists(folder / files::kCheckpoints, error) &&
          !fs::is_empty(folder / files::kCheckpoints, error);
+}
+
+settings::RunConfig config_of(const fs::path& folder) try {
+  constexpr std::size_t kMaxBytes = 1 << 20;
+  const fs::path path = folder / files::kConfig;
+  return settings::parse_run_config(
+      {path.string(), read_file(path, kMaxBytes, ExitCode::kConfig), folder});
+} catch (const Error&) {
+  return {};
 }
 
 std::optional<fs::path> run_that_wrote(const fs::path& file) {

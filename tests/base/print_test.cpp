@@ -37,6 +37,7 @@ TEST_CASE("words are quoted only if a shell requires it") {
   CHECK(shell_word("a b") == "'a b'");
   CHECK(shell_word("it's") == "'it'\\''s'");
   CHECK(shell_word("") == "''");
+  CHECK(shell_word("a\nb") == "'a'$'\\n''b'");  // on one line, for messages
 }
 
 /// A file that replaces the console.

@@ -134,6 +134,8 @@ TEST_CASE("a usage error is one line, followed by a line that points to the help
       {{"-c", "-", "-c", "c", "-c", "-"}, "only one standard input"},
       {{"-c", "c", "--nproc-per-node", "--dry-run"},
        "mnist-train train: --nproc-per-node: needs a value, found the flag --dry-run\n"},
+      {{"-c", "c", "--resume", "a", "--resume", "b"}, "train: --resume is given more than once\n"},
+      {{"evaluate", "--checkpoint"}, "mnist-train evaluate: --checkpoint needs a value\n"},
       {{"--config", "--dry-run"}, "--config: needs a value, found the flag --dry-run\n"},
       {{"evaluate"}, "mnist-train evaluate: --checkpoint is required\n"},
       {{"export", "--checkpoint", "x"}, "mnist-train export: --output is required\n"},

@@ -45,6 +45,32 @@ def test_a_run_folder_resolves_to_its_best_checkpoint_else_the_newest_else_its_w
     assert f"{copy}: is a folder without a checkpoint" in run("evaluate", "--checkpoint", copy, expect=5).stderr
 
 
+@pytest.mark.parametrize("name", ["final.pth", "sub/weights.safetensors"])
+def test_weights_with_another_name_belong_to_their_run_even_if_set_aside(tmp_path, name):
+    folder = train(tmp_path, {"epochs": 1, "model_file": name}).path
+    shutil.rmtree(folder / "checkpoints")
+    result, said = evaluated("--checkpoint", folder)
+    assert said == f"{folder}: using its final weights, {folder / name}\n"
+    assert evaluated("--checkpoint", folder / name)[0] == result
+    aside = folder / "checkpoints/abandoned" / (folder / name).name
+    aside.parent.mkdir(parents=True)
+    (folder / name).rename(aside)
+    assert evaluated("--checkpoint", aside)[0] == result
+
+
+def test_a_deleted_working_folder_is_refused(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    refused = run("--config", "mnist", expect=2, before=["bash", "-c", f'cd {gone}; rmdir {gone}; exec "$0" "$@"']).stderr
+    assert refused == "mnist-train: the working folder cannot be used (No such file or directory); cd to another one\n"
+
+
+@pytest.mark.parametrize("key, ending", [("model_file", ".pt"), ("accuracies_file", "")])
+def test_a_file_name_that_is_too_long_is_refused_before_training(tmp_path, key, ending):
+    refused = train(tmp_path, {key: "x" * 252 + ending}, expect=1).stderr
+    assert "File name too long" in refused and "epoch 1" not in refused
+
+
 def test_every_command_accepts_a_run_folder(tmp_path, copy):
     image = write_png(tmp_path / "0.png", mnist_bytes("t10k", 1)[0][0])
     best = copy / "checkpoints" / "best.safetensors"
