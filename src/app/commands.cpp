@@ -158,6 +158,17 @@ void print_predictions(const Worker& worker, models::Model& model, loader::Batch
   print_text(text);
 }
 
+/// Returns the end of an error about a path that is a folder: which files to pass instead.
+std::string advice_on_folder(const std::filesystem::path& path) {
+  if (!is_folder(path)) return "";
+  std::string pattern = "*.png";
+  for (const auto& file : paths_in(path)) {
+    const std::string name = file.filename().string();
+    if (imaging::has_picture_extension(name)) pattern = "*" + file.extension().string();
+  }
+  return "; use its pictures, such as " + (path / pattern).string();
+}
+
 /// Warns about the inverted images, if any. `count`: the total number of images; `mean`: the mean
 /// brightness of the training images.
 void warn_of_inverted(const std::vector<std::string>& inverted, std::int64_t count, double mean) {
@@ -354,11 +365,7 @@ void run_predictions(Worker& worker) {
       const auto bytes = static_cast<std::size_t>(geometry.bytes());
       const auto planes = images.images.subspan(i * bytes, bytes);
       if (!problems[i].empty()) {
-        const bool is_a_folder = is_folder(part[i]);
-        unusable.push_back(problems[i] +
-                           (is_a_folder ? "; use its pictures, such as " +
-                                              (std::filesystem::path(part[i]) / "*.png").string()
-                                        : ""));
+        unusable.push_back(problems[i] + advice_on_folder(part[i]));
         shown_files[i].clear();
       } else if (trained &&
                  imaging::looks_inverted(

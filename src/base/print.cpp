@@ -111,6 +111,15 @@ Utf8Character first_character(std::string_view text) {
                                                             : Utf8Character{size, code};
 }
 
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t size = first_character(text).size;
+    if (size == 0) return false;
+    text.remove_prefix(size);
+  }
+  return true;
+}
+
 std::string replaced(std::string_view text, std::string_view part, std::string_view replacement) {
   std::string result;
   std::size_t begin = 0;
@@ -200,6 +209,17 @@ std::string unmatched_glob(std::string_view pattern, const std::vector<std::stri
 }
 
 std::string escape_control_bytes(std::string_view text) { return escape_all_but(text, "\t\n"); }
+
+std::string escape_invalid_bytes(std::string_view name) {
+  std::string escaped;
+  while (!name.empty()) {
+    const std::size_t size = name.starts_with("\\x") ? 0 : first_character(name).size;
+    const std::string_view bytes = name.substr(0, std::max<std::size_t>(size, 1));
+    name.remove_prefix(bytes.size());
+    escaped += size > 0 ? bytes : fmt::format("\\x{:02x}", static_cast<unsigned char>(bytes[0]));
+  }
+  return escaped;
+}
 
 bool is_text(std::string_view content) {
   constexpr std::size_t kExaminedBytes = 1024;

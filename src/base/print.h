@@ -26,6 +26,9 @@ struct Utf8Character {
 /// Decodes the first character of a non-empty string.
 Utf8Character first_character(std::string_view text);
 
+/// Returns whether the text is valid UTF-8.
+bool is_utf8(std::string_view text);
+
 /// Returns whether the byte is a UTF-8 continuation byte.
 inline bool is_continuation_byte(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
@@ -80,6 +83,10 @@ std::string unmatched_glob(std::string_view pattern, const std::vector<std::stri
 /// controls, invisible characters other than zero-width joiners, and bytes that are not valid
 /// UTF-8, so that names and data cannot control a terminal.
 std::string escape_control_bytes(std::string_view text);
+
+/// Escapes, as \xNN, bytes that are not valid UTF-8, and the backslash of any "\x" in the text, so
+/// that JSON can contain the name of any file, and replacing each \xNN by its byte restores it.
+std::string escape_invalid_bytes(std::string_view name);
 
 /// Returns whether the content of a file is text, judged by its first bytes.
 bool is_text(std::string_view content);

@@ -361,7 +361,7 @@ std::string with_thousands(std::int64_t number) {
 
 std::string class_sizes_text(const std::vector<std::int64_t>& sizes,
                              const std::vector<std::string>& class_names) {
-  if (!is_imbalanced(sizes)) return "";
+  if (std::ranges::count(sizes, 0) == 0 && !is_imbalanced(sizes)) return "";
   const auto described = [&](auto size) {
     const auto label = static_cast<std::size_t>(size - sizes.begin());
     return fmt::format("{} ({})", with_thousands(*size), class_text(class_names, label));
@@ -420,7 +420,7 @@ Json to_json(const ModuleTable& table) {
 Json to_json(const std::string& file, const std::vector<float>& scores,
              const std::vector<std::string>& class_names) {
   const std::size_t guess = best_of(scores);
-  Json row = {{"file", file}, {"guess", guess}};
+  Json row = {{"file", escape_invalid_bytes(file)}, {"guess", guess}};
   if (scores.size() == class_names.size()) row["class"] = class_names[guess];
   row["scores"] = Json::array();
   for (const float score : scores) {  // as the shortest text that parses to the same float

@@ -41,13 +41,14 @@ Type<InitOptions> init() {
 
 const Type<LayerList>& layer_list_type();
 
-/// Returns the type of layer lists; its JSON Schema is a reference to `layer_list_schema`.
-Type<LayerList> layer_list() {
+/// Returns the type of layer lists; its JSON Schema is a reference to `layer_list_schema`. The
+/// network rejects empty lists, except for the shortcut of a residual block.
+Type<LayerList> layer_list(int min = 1) {
   return {[](const JsonCursor& cursor) { return layer_list_type().read(cursor); },
           [](const LayerList& layers) {
             return layers.empty() ? Json::array() : layer_list_type().write(layers);
           },
-          {{"$ref", kLayersReference}}};
+          {{"$ref", kLayersReference}, {"minItems", min}}};
 }
 
 Type<OutputSize> output_size() { return optional_of(integer(1, kMaxLayerSize), "classes"); }
@@ -177,7 +178,7 @@ Type<Edges> edges() {
 LayerRow residual() {
   Schema<ResidualLayer> keys;
   ADD_KEY(keys, layers, layer_list(), "Consecutive layers.", kRequired);
-  ADD_KEY(keys, shortcut, layer_list(),
+  ADD_KEY(keys, shortcut, layer_list(0),
           "Layers applied to the input before it is added; empty: none.");
   ADD_KEY(keys, activation, optional_of(one_of<Activation>(kActivations)), "Applied to the sum.");
   ADD_KEY(keys, modules, list_of(module_name()),

@@ -123,7 +123,7 @@ Type<ClassWeightOptions> class_weights() {
       .read = [weight](const JsonCursor& cursor) -> std::optional<ClassWeightOptions> {
         ClassWeightOptions options;
         for (const auto& member : cursor.node().members) {
-          const auto value = weight.read(cursor.member(member.key));
+          const auto value = weight.read(cursor.member(member));
           if (value) options.weights.emplace(member.key, *value);
         }
         return options;

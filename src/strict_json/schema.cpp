@@ -73,12 +73,7 @@ bool underflows(const Node& node) {
 std::optional<std::string> plain_text(const Json& value) {
   if (!value.is_string()) return std::nullopt;
   std::string text = value.get<std::string>();
-  try {
-    (void)value.dump();
-  } catch (const Json::exception&) {  // not UTF-8
-    return std::nullopt;
-  }
-  if (text.find('\0') != std::string::npos) return std::nullopt;
+  if (!is_utf8(text) || text.find('\0') != std::string::npos) return std::nullopt;
   return text;
 }
 
@@ -209,9 +204,16 @@ Explanation explain_unknown_key(std::string_view key, std::string_view group,
   std::vector<std::string> here, hints;
   std::string places;
   Explanation similar;
+  const std::string path = fmt::format("{}/{}", group, replaced(key, ".", "/"));
   for (const KnownKey& known : keys) {
     const std::string place = known.group.empty() ? "at the top level" : "in " + known.group;
     const std::string pointer = known.group + '/' + known.name;
+    if (pointer == path) {
+      const auto depth = static_cast<std::size_t>(std::ranges::count(key, '.'));
+      return {fmt::format("{}did you mean {{\"{}\": …{}?", start, replaced(key, ".", "\": {\""),
+                          std::string(depth + 1, '}')),
+              {pointer}};
+    }
     if (known.group == group) {
       // The object is a group that does not exist, such as "train" in train.epochs=3.
       if (known.name == inner) {
@@ -288,7 +290,11 @@ Type<std::string> file_name(const std::string& pattern, const std::string& extra
 
 Type<std::filesystem::path> path() {
   const auto read = [](const JsonCursor& cursor) -> std::optional<std::filesystem::path> {
-    const std::optional<std::string> text = plain_text(cursor.value());
+    const Json& given = cursor.value();
+    if (given.is_string() && !is_utf8(given.get_ref<const std::string&>())) {
+      return cursor.add_error("the path is not UTF-8, so config.json cannot contain it; rename it");
+    }
+    const std::optional<std::string> text = plain_text(given);
     if (!text || text->empty()) return cursor.add_mismatch("a path");
     try {
       const auto absolute = cursor.node().source->base_folder / expand_home(*text);

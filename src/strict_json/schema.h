@@ -95,6 +95,9 @@ class JsonCursor {
   JsonCursor member(std::string_view key) const {
     return {*node_->find(key), join_pointer(pointer_, std::string(key)), *context_};
   }
+  JsonCursor member(const Node::Member& each) const {
+    return {each.value, join_pointer(pointer_, each.key), *context_};
+  }
   /// Returns a cursor at another node in place of this value.
   JsonCursor at(const Node& node) const { return {node, pointer_, *context_}; }
   bool has(std::string_view key) const { return node_->find(key) != nullptr; }

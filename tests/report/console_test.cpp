@@ -306,8 +306,9 @@ TEST_CASE("a finished run warns about classes that were never predicted") {
                                 !ContainsSubstring(std::string(50, 'c')));
 }
 
-TEST_CASE("class sizes are shown if the largest and the smallest nonempty class differ much") {
+TEST_CASE("class sizes are shown if a class is empty or the nonempty classes differ much") {
   CHECK(class_sizes_text({5, 5, 4}, {}).empty());
+  CHECK(class_sizes_text({5, 0, 5}, {}) == " of 0 (1) to 5 (2) training images");
   CHECK(class_sizes_text({1200, 3, 40}, {}) == " of 3 (1) to 1,200 (0) training images");
   CHECK(class_sizes_text({9, 2}, {"cat", "dog"}) == " of 2 (dog) to 9 (cat) training images");
   CHECK(!is_imbalanced({}));

@@ -326,6 +326,7 @@ TEST_CASE("an unknown key gets a suggestion") {
        R"(unknown key "max_restart"; did you mean "max_restarts" in /launch?)"},
       {"colour", "/launch", R"(unknown key "colour"; valid here: max_restarts)"},
       {"zz", "", R"(unknown key "zz"; valid here: epochs, batch_size, model, launch)"},
+      {"data.size", "", R"(unknown key "data.size"; did you mean {"data": {"size": …}}?)"},
       {"", "/launch", R"(unknown key ""; valid here: max_restarts)"},
   }));
   CHECK(explain_unknown_key(row.key, row.group, keys, row.inner).message == row.message);

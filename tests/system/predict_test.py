@@ -1,6 +1,8 @@
 """Tests `predict` on PNG files: inverted, invalid or badly named ones, and many at once."""
 
 import json
+import os
+import re
 import shutil
 
 import numpy
@@ -96,15 +98,25 @@ def test_images_get_the_same_preprocessing_as_test_images(tmp_path, digits):
 
 def test_invalid_images_are_reported_and_the_others_are_printed(tmp_path, checkpoint, digits):
     good = digits[0][0]
-    bad = tmp_path / "bad.png"
+    bad = tmp_path / "bad.jpg"
     bad.write_text("no image")
-    cut = tmp_path / "cut.png"
+    cut = tmp_path / "cut.jpg"
     cut.write_bytes(good.read_bytes()[:80])
     result = run("predict", "--checkpoint", checkpoint, bad, good, tmp_path / "none.png", cut, tmp_path, expect=3)
     assert [json.loads(line)["file"] for line in result.stdout.splitlines()] == [str(good)]
     assert "4 of 5 image files" in result.stderr
     for path in (bad, cut, tmp_path / "none.png", tmp_path):
         assert f"{path}: " in result.stderr
+    assert f"use its pictures, such as {tmp_path}/*.jpg" in result.stderr
+
+
+def test_different_names_stay_different_in_json(tmp_path, checkpoint, digits):
+    names = [b"\xff.png", b"\xfe.png", rb"\xff.png", "é\\.png".encode()]
+    for name in names:
+        shutil.copy(digits[0][0], os.fsencode(tmp_path) + b"/" + name)
+    shown = [row["file"] for row in predict(checkpoint, *map(os.fsdecode, names), folder=tmp_path)]
+    assert shown == [r"\xff.png", r"\xfe.png", r"\x5cxff.png", "é\\.png"]
+    assert [re.sub(rb"\\x(..)", lambda escape: bytes.fromhex(escape[1].decode()), name.encode()) for name in shown] == names
 
 
 def test_a_call_without_images_or_config_is_refused(tmp_path, trained, checkpoint, digits):
