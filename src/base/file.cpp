@@ -390,26 +390,30 @@ std::optional<FileKind> kind_of_file(const fs::path& path) {
   if (has_extension(inner, {".tar"}) || has_extension(path, {".tgz"})) {
     return FileKind{"a tar archive", kUnpack};
   }
-  if (has_extension(inner, {".json", ".jsonl"})) return FileKind{"a JSON file", kConvert};
-  const bool is_tsv = has_extension(inner, {".tsv"});
-  if (is_tsv || has_extension(inner, {".csv"})) {
-    const char* const advice = is_tsv ? "separate the columns with commas and " : "";
-    return FileKind{is_tsv ? "a TSV file" : "a CSV file",
-                    fmt::format("if it lists pictures and their labels, {}set data.format to "
-                                "\"image-list\"; else {}",
-                                advice, kConvert)};
+  const auto table = [](const char* name, const char* advice) {
+    return FileKind{name, fmt::format("if it lists pictures and their labels, {}set data.format to "
+                                      "\"image-list\"; else {}",
+                                      advice, kConvert)};
+  };
+  if (has_extension(inner, {".json", ".jsonl"})) {
+    return table("a JSON file", "write them to a CSV file with the columns path and label and ");
   }
+  if (has_extension(inner, {".tsv"})) {
+    return table("a TSV file", "separate the columns with commas and ");
+  }
+  if (has_extension(inner, {".csv"})) return table("a CSV file", "");
   return std::nullopt;
 }
 
-std::string other_files_in(const fs::path& folder) {
+std::string other_files_in(const fs::path& folder, const char* image_advice) {
   std::vector<fs::path> paths = paths_in(folder);
   if (paths.size() > kMaxExaminedFiles) paths.resize(kMaxExaminedFiles);
   for (const fs::path& path : paths) {
     if (path.filename().string().starts_with('.')) continue;
     if (const auto kind = kind_of_file(path)) {
       return "; it contains " + on_one_line(path.filename().string()) + ", " + kind->name + ": " +
-             kind->advice;
+             (image_advice != nullptr && kind->advice == kClassFolders ? image_advice
+                                                                       : kind->advice);
     }
   }
   return "";

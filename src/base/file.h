@@ -172,8 +172,9 @@ std::optional<FileKind> binary_kind(std::string_view begin);
 std::optional<FileKind> kind_of_file(const std::filesystem::path& path);
 
 /// Returns the end of a message about a folder without usable files: the alphabetically first
-/// visible file of a recognised kind, and advice about it; "" if there is none.
-std::string other_files_in(const std::filesystem::path& folder);
+/// visible file of a recognised kind, and advice about it; "" if there is none. `image_advice`: if
+/// given, replaces the advice about PNG and JPEG files.
+std::string other_files_in(const std::filesystem::path& folder, const char* image_advice = nullptr);
 
 // Checkpoints and other weights files.
 

@@ -167,6 +167,10 @@ void ImageSource::use_classes(const std::vector<std::string>& names, BadSamples&
   std::vector<std::string> missing;
   std::ranges::set_difference(class_names_, names, std::back_inserter(extra));
   std::ranges::set_difference(names, class_names_, std::back_inserter(missing));
+  for (std::string& name : missing) {
+    const auto found = left_out_.folders.find(name);
+    if (found != left_out_.folders.end()) name += " (" + found->second + ")";
+  }
   std::string problem;
   if (!missing.empty()) {
     problem = fmt::format("; no pictures of {}: {}",
@@ -288,11 +292,14 @@ PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folde
   survey.elongated /= static_cast<double>(survey.count);
   survey.transparent /= static_cast<double>(survey.count);
   survey.light_corners = light >= 0;
-  survey.same_size = std::ranges::adjacent_find(sizes, std::not_equal_to{}) == sizes.end();
-  const auto middle = sizes.begin() + std::ssize(sizes) / 2;
-  std::ranges::nth_element(sizes, middle, {},
-                           [](const auto& size) { return std::min(size.first, size.second); });
-  std::tie(survey.height, survey.width) = *middle;
+  // Equal sizes become adjacent, so a size that most pictures have is in the middle.
+  std::ranges::sort(sizes, {}, [](const auto& size) {
+    return std::tuple(std::min(size.first, size.second), size);
+  });
+  const auto& typical = sizes[sizes.size() / 2];
+  survey.same_size =
+      static_cast<double>(std::ranges::count(sizes, typical)) / static_cast<double>(survey.count);
+  std::tie(survey.height, survey.width) = typical;
   return survey;
 }
 

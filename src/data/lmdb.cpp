@@ -50,7 +50,9 @@ constexpr std::uint16_t kAllKinds = 0x6f;
 constexpr std::uint32_t kLmdbMagic = 0xbeefc0de;
 constexpr std::uint32_t kVersion = 1;
 constexpr unsigned kMaxLevels = 32;
+// Flags of an entry.
 constexpr std::uint16_t kOnOverflowPages = 1;
+constexpr std::uint16_t kNamedDatabase = 2;
 
 /// Copies a possibly unaligned number or struct.
 template <class Stored>
@@ -233,8 +235,12 @@ class LmdbSource : public ImageSource {
   LmdbEntry entry_in(std::uint64_t index, Bytes node) const {
     const auto [size, flags, key_size] = read_at<NodeHeader>(node, 0);
     const Bytes rest = node.subspan(sizeof(NodeHeader));
-    if (key_size > rest.size() || (flags & ~kOnOverflowPages) != 0) fail(index);
+    if (key_size > rest.size() || flags > kNamedDatabase) fail(index);
     const std::string_view key = text_of(rest.first(key_size));
+    if (flags == kNamedDatabase) {
+      fail_data("{}: is a named database; the samples must be in the file's main database",
+                name_of_key(key));
+    }
     Bytes value = rest.subspan(key_size);
     if (flags == kOnOverflowPages) {
       if (value.size() < sizeof(std::uint64_t)) fail(index);

@@ -22,6 +22,13 @@ namespace {
 
 constexpr std::uintmax_t kMaxImageBytes = std::uintmax_t{1} << 30;  // of one image file
 
+constexpr const char* kRename = "give such files the extension .jpg or .png";
+
+// Keys of LeftOut::files that are not extensions.
+constexpr const char* kHidden = "hidden picture";
+constexpr const char* kUnusable = "unusable picture";
+constexpr const char* kNoExtension = "without extension";
+
 /// Returns why a file's size cannot be read. For special files, std::filesystem says only that the
 /// operation is not supported.
 std::string size_problem(const std::error_code& error) {
@@ -160,7 +167,7 @@ class ImageFolder : public PictureFiles {
     classes_ = static_cast<std::int64_t>(class_names_.size());
     if (labels_.empty()) {
       fail_data("{}: no class folders with pictures ({}){}{}", name_, imaging::kPictureExtensions,
-                other_files_in(folder_), first_reason());
+                other_files_in(folder_, kRename), first_reason());
     }
     release_spare_memory();
   }
@@ -236,9 +243,10 @@ class ImageFolder : public PictureFiles {
       for (const auto& [extension, files] : others) {
         reason += ", " + left_out_files(extension, files);
       }
-      left_out_.folders[name] = reason + other_files_in(folder_ / folder);
+      left_out_.folders[name] = reason + other_files_in(folder_ / folder, kRename);
       return;
     }
+    others.erase(kUnusable);  // reported as a bad sample
     for (const auto& [extension, files] : others) left_out_.files[extension] += files;
     class_names_.push_back(name);
     hash_from(first);
@@ -258,11 +266,13 @@ class ImageFolder : public PictureFiles {
         add_files_below(inner, others, nullptr);
       } else if (is_picture(entry)) {
         const std::string problem = add_file(inner.native(), entry.size, label);
-        if (!problem.empty()) bad_.add(display_path(inner) + problem);
+        if (problem.empty()) continue;
+        bad_.add(display_path(inner) + problem);
+        ++others[kUnusable];
       } else {
         const std::string extension = imaging::extension_of(entry.name);
-        ++others[entry.name.starts_with('.') ? "hidden picture"
-                 : extension.empty()         ? "without extension"
+        ++others[entry.name.starts_with('.') ? kHidden
+                 : extension.empty()         ? kNoExtension
                                              : on_one_line(extension)];
       }
     }
@@ -411,6 +421,11 @@ class ImageList : public PictureFiles {
     release_spare_memory();
   }
 
+  std::string draw_key(std::int64_t sample) const override {
+    const fs::path path = path_view(sample);
+    return (path.is_absolute() ? path.lexically_relative(folder_) : path).string();
+  }
+
  private:
   void read_rows(CsvReader csv) {
     std::vector<std::string> fields;
@@ -499,8 +514,9 @@ class ImageList : public PictureFiles {
     }
     const bool named = named_.value_or(word != nullptr);
     if (!named && word != nullptr) {
-      fail_data("{}: the label \"{}\" is not an integer, but all labels of the training set are",
-                name_, on_one_line(*word));
+      fail_data(
+          "{}: line {}: the label \"{}\" is not an integer, but all labels of the training set are",
+          name_, line_of(*word), on_one_line(*word));
     }
     if (named && integer != nullptr && word != nullptr) {
       notes_.push_back(
@@ -523,8 +539,14 @@ class ImageList : public PictureFiles {
   std::int32_t class_number(const std::string& label) const {
     const std::int64_t number = *integer_of(label);
     if (number >= 0 && number < settings::kMaxClasses) return static_cast<std::int32_t>(number);
-    fail_data("{}: label {} is out of range; class numbers are 0 to {}", name_, label,
-              settings::kMaxClasses - 1);
+    fail_data("{}: line {}: label {} is out of range; class numbers are 0 to {}", name_,
+              line_of(label), label, settings::kMaxClasses - 1);
+  }
+
+  /// Returns the line of the first sample with this label.
+  std::uint32_t line_of(const std::string& label) const {
+    const auto number = static_cast<std::int32_t>(label_numbers_.at(label));
+    return lines_[static_cast<std::size_t>(std::ranges::find(labels_, number) - labels_.begin())];
   }
 
   bool is_test_;
@@ -537,9 +559,9 @@ class ImageList : public PictureFiles {
 }  // namespace
 
 std::string left_out_files(const std::string& kind, std::int64_t count) {
-  if (kind == "without extension") return counted(count, "file") + " " + kind;
-  if (kind == "hidden picture") return counted(count, kind);
-  return counted(count, kind + " file") + imaging::conversion_hint(kind);
+  if (kind == kNoExtension) return counted(count, "file") + " " + kind;
+  if (kind == kHidden || kind == kUnusable) return counted(count, kind);
+  return counted(count, kind + " file") + imaging::conversion_hint(kind, count);
 }
 
 std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad) {

@@ -134,6 +134,12 @@ class ImageSource {
   /// Returns the path of a sample's file, relative to the folder or list unless the list contains
   /// an absolute one, or "" if it has none.
   virtual std::string path(std::int64_t /*sample*/) const { return ""; }
+  /// Returns the string whose hash decides if a sample is drawn: its path relative to the folder or
+  /// list, or its number if it has none.
+  virtual std::string draw_key(std::int64_t sample) const {
+    std::string text = path(sample);
+    return text.empty() ? std::to_string(sample) : text;
+  }
   /// Returns the size of a sample's file in bytes, or 0 if it has none.
   virtual std::int64_t bytes(std::int64_t /*sample*/) const { return 0; }
   /// Returns a sample's name for messages: its file, or the file and the position in it.
@@ -210,10 +216,8 @@ class SampleView {
               Buffer& buffer) const {
     source_of(position).decode(at(position).sample, geometry, out, buffer);
   }
-  /// Returns the string whose hash decides if a sample is drawn: its path, or number in its source.
   std::string draw_key(std::int64_t position) const {
-    std::string text = path(position);
-    return text.empty() ? std::to_string(at(position).sample) : text;
+    return source_of(position).draw_key(at(position).sample);
   }
 
  private:
@@ -381,9 +385,9 @@ std::shared_ptr<ImageSource> draw_digits(std::int64_t first, std::int64_t count)
 /// Sizes and kinds of the pictures in an image folder, estimated from a subset.
 struct PictureSurvey {
   std::int64_t count = 0;   // usable pictures that were examined
-  std::int64_t height = 0;  // upright, of the picture with the median shorter side
+  std::int64_t height = 0;  // upright: that of most pictures, else of the median shorter side
   std::int64_t width = 0;
-  bool same_size = false;               // all have this height and width
+  double same_size = 0;                 // fraction with this height and width
   bool gray = false;                    // all decoded ones, even if stored as RGB
   bool light_corners = false;           // of at least half of these; white if transparent
   double elongated = 0;                 // fraction with an aspect ratio above 2

@@ -129,14 +129,17 @@ bool has_picture_extension(std::string_view name) {
 std::string conversion_advice(const std::string& name) {
   std::string advice = "convert it to PNG";
   if (name.find(": ") != name.npos) return advice;
-  return advice + ": " + kConvertToPng + shell_word((name.starts_with("-") ? "./" : "") + name);
+  const std::string file = shell_word((name.starts_with("-") ? "./" : "") + name);
+  const bool stays = has_picture_extension(name) && extension_of(name) != ".png";
+  return advice + ": " + kConvertToPng + file + (stays ? " && rm " + file : "");
 }
 
-std::string conversion_hint(std::string_view extension) {
+std::string conversion_hint(std::string_view extension, std::int64_t count) {
   constexpr std::array kExtensions{".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl",
                                    ".jp2", ".j2k", ".psd",  ".ico",  ".pbm",  ".pam",  ".tga"};
   if (std::ranges::count(kExtensions, extension) == 0) return "";
-  return fmt::format(" (convert them in their folder: {}*{})", kConvertToPng, extension);
+  return fmt::format(" (convert {} folder: {}*{})", count == 1 ? "it in its" : "them in their",
+                     kConvertToPng, extension);
 }
 
 std::int64_t big_endian(Bytes bytes, std::size_t offset, std::size_t size) {

@@ -80,7 +80,8 @@ bool looks_inverted(double border, double trained_mean);
 enum class Format { kPng, kJpeg, kWebp, kBmp, kPnm };
 
 /// File extensions of supported pictures, for messages.
-inline constexpr const char* kPictureExtensions = ".jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm";
+inline constexpr const char* kPictureExtensions =
+    ".jpg, .jpeg, .jpe, .jfif, .png, .webp, .bmp, .ppm, .pgm, .pnm";
 
 /// Returns a file name's extension in lower case, with its dot, or "" if there is none.
 std::string extension_of(std::string_view name);
@@ -89,12 +90,12 @@ std::string extension_of(std::string_view name);
 bool has_picture_extension(std::string_view name);
 
 /// Returns the advice to convert a picture to PNG, with the command unless `name` is that of a
-/// record in a database, "FILE: key …".
+/// record in a database, "FILE: key …". The command removes a file that would be read again.
 std::string conversion_advice(const std::string& name);
 
-/// Returns, in parentheses, the command that converts all files with this lower-case extension in a
-/// folder, or "" if it is not the extension of an unsupported picture format.
-std::string conversion_hint(std::string_view extension);
+/// Returns, in parentheses, the command that converts all `count` files with this lower-case
+/// extension in a folder, or "" if it is not the extension of an unsupported picture format.
+std::string conversion_hint(std::string_view extension, std::int64_t count);
 
 /// Format, size and metadata of an image, read from its file without decoding it.
 struct Header {
@@ -137,8 +138,10 @@ struct DecodeOptions {
 /// Pixels match Pillow's, for JPEG within two levels: rotated upright as by
 /// ImageOps.exif_transpose, composited with `background` as by Image.alpha_composite, and converted
 /// to RGB (palettes, CMYK) or 8 bits (16-bit gray by its high byte); gamma and colour profiles are
-/// ignored. Gray with alpha stays gray if the background is gray. Throws like read_header, and
-/// Error(kData) with `name` and, if known, the byte offset for truncated or corrupt data.
+/// ignored. Unlike Pillow, follows the PNG specification for the transparent colour of 2- or 4-bit
+/// gray and 16-bit RGB. Of an animated PNG, decodes the default image. Gray with alpha stays gray
+/// if the background is gray. Throws like read_header, and Error(kData) with `name` and, if known,
+/// the byte offset for truncated or corrupt data.
 Image decode(Bytes bytes, const std::string& name, const DecodeOptions& options = {});
 
 }  // namespace mnist_train::imaging

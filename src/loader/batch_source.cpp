@@ -60,10 +60,9 @@ class StreamedSource : public BatchSource {
     }
     const data::DecodedBatch batch = decoder_->take(samples);
     if (!batch.failures.empty()) {
-      throw Error(ExitCode::kData,
-                  batch.failures.front().message +
-                      "; with data.on_bad_sample \"skip\", a run checks all images "
-                      "first and skips unusable ones");
+      throw Error(ExitCode::kData, batch.failures.front().message +
+                                       "; data.on_bad_sample \"skip\" skips only images that are "
+                                       "unusable when the run starts");
     }
     const bool on_gpu = decoder_->decodes_to_gpu();
     if (on_gpu) {

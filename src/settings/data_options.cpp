@@ -155,8 +155,9 @@ void add_sources(Schema<DataOptions>& schema) {
       one_of<DataFormat>({"idx", "cifar", "image-folder", "image-list", "lmdb", "synthetic"});
   ADD_KEY(schema, format, kStepsAndSamples, optional_of(formats),
           "Format of `train` and `test`, instead of a data set. idx: MNIST's files; cifar: binary "
-          "batches of CIFAR-10; image-folder: class folders of pictures (.jpg, .jpeg, .png, .webp, "
-          ".bmp, .ppm, .pgm); image-list: a CSV file of paths and labels; lmdb: a Caffe2 LMDB; "
+          "batches of CIFAR-10; image-folder: class folders of pictures (.jpg, .jpeg, .jpe, .jfif, "
+          ".png, .webp, .bmp, .ppm, .pgm, .pnm); image-list: a CSV file of paths and labels; lmdb: "
+          "a Caffe2 LMDB; "
           "synthetic: generated digits, without files.",
           {.drops = {"dataset", "root"}});
   const KeyOwner owner{"format", "synthetic", /*is_any_other=*/true};

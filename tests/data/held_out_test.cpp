@@ -52,6 +52,23 @@ TEST_CASE("halves are rounded up, and each class has at least one sample in eith
   CHECK(taken(0.999) == 6 + 9);
 }
 
+TEST_CASE("a list with absolute paths holds out the same samples as one with relative paths") {
+  const Pets folder;
+  std::string relative = "path,label\n";
+  std::string absolute = relative;
+  for (int i = 0; i < 10; ++i) {
+    const std::string row = "dog/" + std::to_string(i) + ".png,dog\n";
+    relative += row;
+    absolute += folder.path().string() + "/" + row;
+  }
+  const auto drawn = [&](const std::string& text) {
+    BadSamples bad(false);
+    const SampleView samples({open_image_list(folder.write("list.csv", text), bad, false, {})});
+    return draw_fraction(samples, all_of_view(samples), 0.3, 0).taken;
+  };
+  CHECK(drawn(absolute) == drawn(relative));
+}
+
 TEST_CASE("a limit leaves each class its share, but at least one sample") {
   const Pets folder;
   const SampleView samples = view_of(folder);

@@ -78,13 +78,13 @@ TEST_CASE("integers are class numbers, other labels are names") {
   CHECK(labels("b", "a", "b") == std::pair(ClassNumbers{1, 0, 1}, Names{"a", "b"}));
   CHECK(open_list(folder, "path,label\np/a.png,2\np/b.png,x\n")->notes().size() == 1);
   for (const std::string number : {"-1", "99999999999999999999"}) {
-    CHECK_ERROR(open_list(folder, "path,label\np/a.png," + number + "\n"), ExitCode::kData,
-                "label " + number);
+    CHECK_ERROR(open_list(folder, "path,label\np/b.png,1\np/a.png," + number + "\n"),
+                ExitCode::kData, "line 3: label " + number);
   }
   // Labels of a test set are read in the same way as those of the training set.
   CHECK(open_list(folder, "path,label\np/a.png,2\n", true, true)->class_names() == Names{"2"});
   CHECK_ERROR(open_list(folder, "path,label\np/a.png,x\n", true, false), ExitCode::kData,
-              "the label \"x\" is not an integer");
+              "line 2: the label \"x\" is not an integer");
 }
 
 TEST_CASE("duplicate rows are dropped, and contradictory ones are refused") {

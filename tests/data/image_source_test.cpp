@@ -73,15 +73,20 @@ TEST_CASE("for mixed sizes, a survey reports the picture whose shorter side is t
   for (const char* name : {"a/1.png", "a/2.png", "b/1.png"}) folder.write(name, png(20, 30));
   PictureSurvey found = survey(folder);
   CHECK(found.count == 3);
-  CHECK(found.same_size);
+  CHECK(found.same_size == 1);
   CHECK((found.height == 20 && found.width == 30));
   CHECK(found.elongated == 0);
+  folder.write("a/3.png", png(20, 29));
+  found = survey(folder);
+  CHECK(found.same_size == Approx(3. / 4));
+  CHECK((found.height == 20 && found.width == 30));
+  fs::remove(folder.path() / "a/3.png");
   folder.write("b/2.png", png(90, 40));
   folder.write("b/3.png", png(91, 41));
   folder.write("b/4.png", png(92, 44));
   folder.write("b/5.png", png(93, 45));
   found = survey(folder);
-  CHECK_FALSE(found.same_size);
+  CHECK(found.same_size == Approx(1. / 7));
   CHECK((found.height == 90 && found.width == 40));
   CHECK(found.elongated == Approx(4. / 7));
 }

@@ -1,3 +1,5 @@
+#include <lmdb.h>
+
 #include <random>
 
 #include "base/file.h"
@@ -103,6 +105,22 @@ TEST_CASE("missing, empty, truncated and newer databases, and other files, are r
   for (const std::size_t page : {0, 4096}) newer[page + 16 + 4] = 9;  // version in both meta pages
   folder.write("newer/data.mdb", newer);
   CHECK_ERROR(open_database(folder.path() / "newer"), ExitCode::kData, "an unsupported version");
+}
+
+TEST_CASE("a database inside the file's main database is refused by name") {
+  const TempFolder folder;
+  MDB_env* environment = nullptr;
+  MDB_txn* transaction = nullptr;
+  MDB_dbi table = 0;
+  REQUIRE(mdb_env_create(&environment) == 0);
+  mdb_env_set_maxdbs(environment, 1);
+  REQUIRE(mdb_env_open(environment, folder.path().c_str(), MDB_NOLOCK, 0666) == 0);
+  REQUIRE(mdb_txn_begin(environment, nullptr, 0, &transaction) == 0);
+  REQUIRE(mdb_dbi_open(transaction, "train", MDB_CREATE, &table) == 0);
+  REQUIRE(mdb_txn_commit(transaction) == 0);
+  mdb_env_close(environment);
+  CHECK_ERROR(open_database(folder.path()), ExitCode::kData,
+              "key train: is a named database; the samples must be in the file's main database");
 }
 
 TEST_CASE("a damaged database never crashes the reader, and error messages stay short") {

@@ -365,6 +365,13 @@ TEST_CASE("a test set uses the class numbers of the training set and must have t
               "the training set does not have this class: dog");
   CHECK_ERROR(set->use_classes({"bee", "cat", "dog"}, bad), ExitCode::kData,
               "no pictures of this training class: bee");
+  folder.write("bee/1.tif", "1");
+  folder.write("bee/2.png", "");
+  BadSamples skipping(true);
+  const auto again = open_image_folder(folder.path(), skipping);
+  CHECK_ERROR(again->use_classes({"bee", "cat", "dog"}, bad), ExitCode::kData,
+              "training class: bee (no pictures, 1 .tif file (convert it in its folder: mogrify "
+              "-format png *.tif), 1 unusable picture)");
 }
 
 TEST_CASE("a folder that is not a data set is refused, and the error names it") {
@@ -407,6 +414,18 @@ TEST_CASE("files and folders that are neither pictures nor classes are skipped w
                                            {"tables",
                                             "no pictures, 2 .tif files (convert them in their "
                                             "folder: mogrify -format png *.tif)"}});
+}
+
+TEST_CASE("a picture with an unknown extension is left out with the advice to rename it") {
+  const TempFolder folder;
+  folder.write("a/1.JFIF", "1");
+  folder.write("a/2.jpe", "1");
+  folder.write("a/3.pnm", "1");
+  folder.write("b/1.img", "\x89PNG\r\n\x1A\n");
+  const auto set = open_pictures(folder.path());
+  CHECK(set->count() == 3);
+  CHECK_THAT(set->left_out().folders.at("b"), EndsWith("1.img, a PNG image: give such files the "
+                                                       "extension .jpg or .png"));
 }
 
 TEST_CASE("a folder whose pictures are all hidden is refused with that reason") {

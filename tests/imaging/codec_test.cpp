@@ -120,6 +120,8 @@ TEST_CASE("files of other types are refused") {
   CHECK(message("") == "name: byte 0: an empty file instead of an image");
   CHECK_THAT(message("GIF89a"),
              ContainsSubstring("a GIF image") && ContainsSubstring("mogrify -format png name"));
+  CHECK_THAT(error_of([&] { decode(bytes_of(std::string("GIF89a")), "a.JPG"); }).message,
+             EndsWith("mogrify -format png a.JPG && rm a.JPG"));
   CHECK_THAT(message("some text"), ContainsSubstring("not a PNG, JPEG, WebP, BMP or PNM"));
   // A JPEG whose end marker precedes any image.
   CHECK_THAT(message("\xFF\xD8\xFF\xD9\xFF\xD9"), ContainsSubstring("no frame header"));
@@ -128,7 +130,8 @@ TEST_CASE("files of other types are refused") {
 }
 
 TEST_CASE("picture files are recognised by their extension") {
-  for (const char* name : {"a.jpg", "b.JPEG", "c.d.png", ".x.WebP", "a.bmp", "a.ppm", "a.pgm"}) {
+  for (const char* name : {"a.jpg", "b.JPEG", "c.d.png", ".x.WebP", "a.bmp", "a.ppm", "a.pgm",
+                           "a.pnm", "a.jfif", "a.JPE"}) {
     INFO(name);
     CHECK(has_picture_extension(name));
   }

@@ -33,7 +33,7 @@ def test_a_missing_data_set_is_reported_with_the_command_that_downloads_it(tmp_p
 
 
 @pytest.mark.parametrize("config, made", [("dali_mlp", "--to lmdb:{}/data/mnist-lmdb`"),
-                                          ("mixup_image_folder", "put folders of pictures (.jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm) there")])
+                                          ("mixup_image_folder", "pictures (.jpg, .jpeg, .jpe, .jfif, .png, .webp, .bmp, .ppm, .pgm, .pnm) there")])
 def test_a_shipped_config_without_its_data_reports_how_to_get_the_data(tmp_path, config, made):
     refused = run("--config", config, "--set", "device=cpu", folder=tmp_path, expect=3)
     line = next(line for line in refused.stderr.splitlines() if line.startswith("mnist-train failed: "))
@@ -76,7 +76,8 @@ def test_an_error_found_after_the_start_is_reported_with_its_position_in_the_con
             assert f"{config}:1:{column}: /data/augment/0: random_crop needs 40x40" in refused.stderr, (command, refused.stderr)
 
 
-@pytest.mark.parametrize("data_format, name, kind", [("lmdb", "mnist.npz", "a NumPy archive (.npz)"), ("idx", "train.csv", "a CSV file")])
+@pytest.mark.parametrize("data_format, name, kind", [("lmdb", "mnist.npz", "a NumPy archive (.npz)"), ("idx", "train.csv", "a CSV file"),
+                                                     ("image-list", "list.json", "a JSON file")])
 def test_data_in_another_format_is_refused_with_a_remedy(tmp_path, data_format, name, kind):
     folder = tmp_path / "set"
     folder.mkdir()
@@ -84,13 +85,13 @@ def test_data_in_another_format_is_refused_with_a_remedy(tmp_path, data_format, 
         numpy.savez(folder / name, images=numpy.zeros((2, 28, 28), "uint8"))
     else:
         (folder / name).write_text("label,pixel0\n5,0\n")
-    for place in (folder / name, folder):
+    for place in (folder / name, *[folder] * (data_format != "image-list")):
         text = json.dumps({"device": "cpu", "data": {"format": data_format, "train": str(place), "test": str(place)}})
         first = run("--config", "-", input=text, folder=tmp_path, expect=3).stderr.splitlines()[0]
         assert 'data.format "image-folder"' in first, first
         expected = f"; it contains {name}, {kind}: " if place == folder else f"{place}: is {kind}, which cannot be used here; "
         assert expected in first, first
-        assert ('data.format to "image-list"' in first) == (name == "train.csv")
+        assert ('data.format to "image-list"' in first) == (kind != "a NumPy archive (.npz)")
 
 
 def test_json_with_300_000_keys_is_refused_or_read_within_seconds(tmp_path):

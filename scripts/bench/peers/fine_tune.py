@@ -21,7 +21,7 @@ from torch import nn
 from torchvision.transforms.v2 import functional
 
 BATCH, RATE, PADDING, WARMUP_EPOCHS = 32, 0.001, 10, 1
-EXTENSIONS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm"}
+EXTENSIONS = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".pnm"}
 MOST_PIXELS = 2**26
 FOLDER, WEIGHTS, RECORD = map(pathlib.Path, sys.argv[1:4])
 EPOCHS, SIDE, SEED = map(int, sys.argv[4:7])
