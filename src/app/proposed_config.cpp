@@ -57,6 +57,13 @@ fs::path innermost(fs::path folder) {
   return folder;
 }
 
+/// Returns whether both sets have a folder of the same name, and thus a class.
+bool share_classes(const fs::path& train, const fs::path& test) {
+  return std::ranges::any_of(paths_in(test), [&](const fs::path& path) {
+    return is_folder(path) && is_folder(train / path.filename());
+  });
+}
+
 /// Returns a warning if the class folders contain nearly the same subfolders, else "".
 std::string warning_about_splits(const data::ImageSource& pictures) {
   constexpr std::size_t kMaxNamed = 5;
@@ -162,52 +169,53 @@ class Draft {
 
   /// Chooses a size that suits the pictures and the network.
   void choose_size(bool keeps_shape) {
-    const auto [step, min, max] = weights_ ? std::tuple(32, 96, 128) : std::tuple(16, 16, 64);
-    const std::int64_t shorter_side = std::min(survey_.height, survey_.width);
-    const bool is_small = !weights_ && survey_.same_size && shorter_side <= max;
-    const std::int64_t side =
-        is_small ? shorter_side : std::clamp<std::int64_t>(shorter_side / step * step, min, max);
+    const auto [min, max] = weights_ ? std::pair(96, 128) : std::pair(1, 64);
+    const auto [shorter, longer] = std::minmax(survey_.height, survey_.width);
+    const std::int64_t length = !keeps_shape && pads() ? longer : shorter;
+    const std::int64_t side = std::clamp<std::int64_t>(length, min, max);
     const double scale =
-        std::min(static_cast<double>(side) / static_cast<double>(shorter_side),
+        std::min(static_cast<double>(side) / static_cast<double>(length),
                  2.0 * max / std::sqrt(static_cast<double>(survey_.height * survey_.width)));
-    const auto scaled = [&](std::int64_t length) {
-      return std::max(std::lround(static_cast<double>(length) * scale), 1L);
+    const auto scaled = [&](std::int64_t pixels) {
+      return std::max(std::lround(static_cast<double>(pixels) * scale), 1L);
     };
     height_ = keeps_shape ? scaled(survey_.height) : side;
     width_ = keeps_shape ? scaled(survey_.width) : side;
     const std::int64_t chosen_side = std::min(height_, width_);
-    because("data.size: pictures are {}{}x{}{}", survey_.same_size ? "" : "typically ",
+    because("data.size: pictures are {}{}x{}{}", survey_.same_size == 1 ? "" : "typically ",
             survey_.height, survey_.width,
-            shorter_side > chosen_side   ? "; they are scaled down to shorten training"
-            : shorter_side < chosen_side ? "; the network needs larger ones"
-                                         : "");
+            length > chosen_side   ? "; they are scaled down to shorten training"
+            : length < chosen_side ? "; the network needs larger ones"
+                                   : "");
   }
 
   void choose_images() {
-    const bool keeps_shape = survey_.same_size;
+    constexpr double kNearlyAll = 0.9;
+    const bool keeps_shape = survey_.same_size >= kNearlyAll;
     const bool is_gray = survey_.gray && !weights_;
     choose_size(keeps_shape);
     if (is_gray) because("data.channels: all sampled pictures are grayscale");
     data_["size"] = height_ == width_ ? Json(height_) : Json{height_, width_};
     data_["channels"] = is_gray ? 1 : 3;
-    if (!keeps_shape) choose_fit();
+    if (survey_.same_size < 1) choose_fit();
     constexpr std::int64_t kMaxBytes = std::int64_t{2} << 30;
     if (count_ * height_ * width_ * (is_gray ? 1 : 3) <= kMaxBytes) return;
     data_["decode"] = "stream";
     because("data.decode: the decoded pictures would take more than 2 GiB of memory");
   }
 
+  bool are_drawings() const { return survey_.transparent > 0.5; }
+  bool pads() const { return are_drawings() || survey_.elongated > 0.1; }
+
   void choose_fit() {
-    const bool are_drawings = survey_.transparent > 0.5;
-    const bool pads = are_drawings || survey_.elongated > 0.1;
-    data_["fit"] = pads ? "pad" : "crop";
-    if (pads && !survey_.light_corners) {
+    data_["fit"] = pads() ? "pad" : "crop";
+    if (pads() && !survey_.light_corners) {
       data_["background"] = "black";
       because("data.background: most pictures have dark corners");
     }
     because("data.fit: {}",
-            !pads ? "pictures differ in size; those that are not square are cropped to the centre"
-            : are_drawings
+            !pads() ? "pictures differ in size; those of another shape are cropped to the centre"
+            : are_drawings()
                 ? "most pictures have an alpha channel, like drawings; padding keeps them whole"
                 : "some pictures have an aspect ratio above 2:1; padding keeps them whole");
   }
@@ -354,7 +362,9 @@ PictureFolder open_picture_folder(const fs::path& folder) {
   PictureFolder pictures{folder, {}};
   const auto train = find_subfolder(folder, {"train?(ing)"});
   auto test = find_subfolder(folder, {"test?(ing)", "eval?(uation)"});
-  if (!test) test = find_subfolder(folder, {"val?(id?(ation))", "dev?(elopment)"});
+  const auto validation = find_subfolder(folder, {"val?(id?(ation))", "dev?(elopment)"});
+  const bool is_unlabelled = train && test && !share_classes(innermost(*train), innermost(*test));
+  if (!test || (is_unlabelled && validation)) test = validation;
   if (train && test) {
     for (const fs::path& other : paths_in(folder)) {
       const std::string name = on_one_line(other.filename().string());
@@ -372,6 +382,14 @@ PictureFolder open_picture_folder(const fs::path& folder) {
   pictures.class_names = source->class_names();
   if (pictures.class_names.size() == 1) {
     refuse_one_class(pictures.train, pictures.class_names.front());
+  }
+  if (pictures.test && !share_classes(pictures.train, *pictures.test)) {
+    const std::string train_name = shell_word(pictures.train.string());
+    data::fail_data(
+        "{}: has no class folders like those of {}, so its pictures are not labelled; use {} init "
+        "{}, which holds out a part for testing, and classify the others with predict",
+        on_one_line(pictures.test->string()), train_name, shell_word(program_as_typed()),
+        train_name);
   }
   pictures.warning = warning_about_splits(*source);
   pictures.class_sizes.resize(pictures.class_names.size());
@@ -397,6 +415,10 @@ void run_init(Worker& worker) {
   worker.enter(launch::Phase::kLoadingData);
   fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"
+  if (!is_utf8(folder.string())) {
+    data::fail_data("{}: this path is not UTF-8, so a config cannot contain it; rename the folder",
+                    on_one_line(folder.string()));
+  }
   const PictureFolder pictures = open_picture_folder(folder);
   const ProposedConfig proposed = propose_config(pictures, weights);
   const std::string text = json_text(proposed.config, 2) + "\n";
@@ -408,7 +430,7 @@ void run_init(Worker& worker) {
   data::Dataset dataset = reader.stream();
   reader.note_repeated_files(dataset);
   if (!pictures.warning.empty()) spdlog::warn("{}", pictures.warning);
-  for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
+  log_left_out(dataset);
   for (const std::string& reason : proposed.reasons) spdlog::info("{}", reason);
   print_text(text);
 }

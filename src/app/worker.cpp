@@ -298,25 +298,6 @@ void require_same_data(Worker& worker, const data::Dataset& dataset) {
   throw Error(ExitCode::kData, refusal);
 }
 
-/// Logs the files left out of the data set, the skipped samples, and notes on the files.
-void log_left_out(const data::Dataset& dataset) {
-  constexpr std::ptrdiff_t kMaxWarned = 10;
-  const std::string left_out = data::left_out_text(dataset.left_out);
-  if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
-  if (dataset.left_out.added > 0) {
-    spdlog::info("ignored {} added since the run began", counted(dataset.left_out.added, "file"));
-  }
-  for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
-  if (dataset.skipped.empty()) return;
-  const std::ptrdiff_t count = std::ssize(dataset.skipped);
-  spdlog::warn("skipped {} (data.on_bad_sample: skip)", counted(count, "unusable image"));
-  for (std::ptrdiff_t i = 0; i < count; ++i) {
-    if (i == kMaxWarned) spdlog::warn("skipped: {} more", count - i);
-    spdlog::log(i < kMaxWarned ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
-                dataset.skipped[static_cast<std::size_t>(i)]);
-  }
-}
-
 /// Warns about a training set with one class, for which every network is always right.
 void warn_of_single_class(const data::Dataset& dataset, const settings::DataOptions& options) {
   if (dataset.train.count == 0 || dataset.train.classes != 1) return;
@@ -375,9 +356,28 @@ void requeue_if_asked(Worker& worker) {
   }
 }
 
+void log_left_out(const data::Dataset& dataset) {
+  constexpr std::ptrdiff_t kMaxWarned = 10;
+  const std::string left_out = data::left_out_text(dataset.left_out);
+  if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
+  if (dataset.left_out.added > 0) {
+    spdlog::info("ignored {} added since the run began", counted(dataset.left_out.added, "file"));
+  }
+  for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
+  if (dataset.skipped.empty()) return;
+  const std::ptrdiff_t count = std::ssize(dataset.skipped);
+  spdlog::warn("skipped {} (data.on_bad_sample: skip)", counted(count, "unusable image"));
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    if (i == kMaxWarned) spdlog::warn("skipped: {} more", count - i);
+    spdlog::log(i < kMaxWarned ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
+                dataset.skipped[static_cast<std::size_t>(i)]);
+  }
+}
+
 data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   worker.enter(launch::Phase::kLoadingData);
-  if (splits != data::Splits::kTest) {
+  const bool has_training_set = splits != data::Splits::kTest;
+  if (has_training_set) {
     settings::require_set_per_process(worker.config.data, worker.identity.world_size);
   }
   data::Dataset dataset = read_or_attach(worker, splits);
@@ -385,7 +385,7 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
     log_left_out(dataset);
     warn_of_single_class(dataset, worker.config.data);
   }
-  if (std::ranges::any_of(dataset.train_parts, [](std::int64_t count) { return count <= 0; })) {
+  if (has_training_set && std::ranges::count(dataset.train_parts, 0) > 0) {
     throw Error(ExitCode::kData, "data.train_per_process: one of the sets has no usable samples");
   }
   if (!launch::was_handed_over("dataset")) require_same_data(worker, dataset);

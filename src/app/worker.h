@@ -63,6 +63,9 @@ void requeue_if_asked(Worker& worker);
 
 // Data and model of a worker.
 
+/// Logs the files left out of the data set, the skipped samples, and notes on the files.
+void log_left_out(const data::Dataset& dataset);
+
 /// Opens the config's data. Unless it is streamed, our own launcher reads it for its ranks; with
 /// other launchers, and for streamed data, each process opens it itself. Rank 0 logs skipped
 /// samples. Collective. Throws Error(kData), for example if a set in train_per_process is empty.

@@ -160,10 +160,13 @@ void add_export(CLI::App& command, CommandLine& line) {
 }
 
 void add_init(CLI::App& command, CommandLine& line) {
-  add(command, "FOLDER", line.images, "",
-      "A folder of pictures with a subfolder for each class, or with the subfolders train and test")
-      ->required()
-      ->expected(1);
+  command
+      .add_option_function<std::string>(
+          "FOLDER", [&line](const std::string& folder) { line.images = {folder}; },
+          "A folder of pictures with a subfolder for each class, or with the subfolders train and "
+          "test")
+      ->type_name("")
+      ->required();
   add(command, "--weights", line.checkpoint_file, "FILE",
       "Weights to fine-tune: a .pt or .safetensors file of a built-in network, or a run folder");
   add_logging_flags(command, line);
@@ -456,8 +459,9 @@ CommandLine parse_command_line(std::vector<std::string> arguments) {
     show(std::string(version.what()) + "\n");
   } catch (const CLI::ParseError& error) {
     refuse_unknown_flag(*app, arguments);
-    const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-    refuse_arguments(*app, message_of(error) + (is_extra ? kHowToSetKeys : ""));
+    const bool may_be_key = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr &&
+                            app->get_subcommands().front()->get_option_no_throw("--set") != nullptr;
+    refuse_arguments(*app, message_of(error) + (may_be_key ? kHowToSetKeys : ""));
   }
   expand_paths(line);
   return line;

@@ -175,6 +175,19 @@ void check_held_out(const CommandLine& line, const settings::DataOptions& data) 
   compare("holdout_seed", data.holdout_seed, run_data.holdout_seed);
 }
 
+/// Throws if the data of a run, whose config is in its checkpoint, is no longer where it was.
+void check_data_of_run(const CommandLine& line, const settings::DataOptions& data) {
+  if (!line.configs.empty() || !(line.command == Command::kEvaluate || line.predicts_test)) return;
+  for (const auto& [key, location] : {std::pair("train", data.train), {"test", data.test}}) {
+    if (!location || path_exists(location->images)) continue;
+    throw Error(
+        ExitCode::kData,
+        fmt::format("{}: no such file or folder (data.{} of the run); if it has moved, pass "
+                    "--set data.{}=PATH",
+                    location->images.string(), key, key));
+  }
+}
+
 /// Reads a config. The paths in a shipped config given by name are relative to ./configs, because
 /// its data does not come with the program.
 std::shared_ptr<const Source> load_config(const std::string& name) {
@@ -355,6 +368,7 @@ LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files) {
     layered.document.offset = last_file.offset;
   }
   layered.config = settings::read_run_config(layered.document, problems);
+  if (problems.empty()) check_data_of_run(line, layered.config.data);
   strict_json::throw_if_any(problems, network_errors(line, layered, problems));
   check_held_out(line, layered.config.data);
   return layered;

@@ -30,7 +30,7 @@ PictureFolder digits(std::int64_t of_each) {
   for (int digit = 0; digit < 10; ++digit) {
     pictures.class_names.push_back(std::to_string(digit));
   }
-  pictures.survey = {10 * of_each, 28, 28, /*same_size=*/true, /*gray=*/true};
+  pictures.survey = {10 * of_each, 28, 28, /*same_size=*/1, /*gray=*/true};
   return pictures;
 }
 
@@ -82,6 +82,21 @@ TEST_CASE("grayscale characters keep their size and one channel, and are never m
   check_sound(digits(1000));
 }
 
+TEST_CASE("the size is that of most small pictures, even if a few differ") {
+  PictureFolder pictures = digits(10);
+  pictures.survey.same_size = 0.95;
+  const ProposedConfig proposal = propose_config(pictures, std::nullopt);
+  CHECK(proposal.config.at("data").at("size") == 28);
+  CHECK(proposal.config.at("data").at("fit") == "crop");
+  CHECK(std::ranges::count(proposal.reasons, "data.size: pictures are typically 28x28") == 1);
+  pictures.survey.width = 40;
+  CHECK(proposed(pictures).at("data").at("size") == Json{28, 40});
+  pictures.survey.same_size = 0.5;
+  CHECK(proposed(pictures).at("data").at("size") == 28);
+  pictures.survey.elongated = 0.2;  // bars are added, so the longer side decides
+  CHECK(proposed(pictures).at("data").at("size") == 40);
+}
+
 TEST_CASE("fewer pictures mean more epochs, smaller batches and no validation set") {
   const Json few = proposed(digits(10));
   const Json some = proposed(digits(1'000));
@@ -101,7 +116,7 @@ TEST_CASE("pictures of any size get a network that fits them") {
   PictureFolder pictures = photos();
   pictures.survey.height = height;
   pictures.survey.width = width;
-  pictures.survey.same_size = GENERATE(true, false);
+  pictures.survey.same_size = GENERATE(1., 0.95, 0.5);
   check_sound(pictures);
 }
 
@@ -113,7 +128,7 @@ TEST_CASE("drawings and elongated pictures are padded; pictures of equal shape k
   pictures.survey.elongated = 0.2;
   CHECK(proposed(pictures).at("data").at("fit") == "pad");
   pictures = photos();
-  pictures.survey.same_size = true;
+  pictures.survey.same_size = 1;
   CHECK(proposed(pictures).at("data").at("size") == Json{64, 85});
   CHECK_FALSE(proposed(pictures).at("data").contains("fit"));
   check_sound(pictures);

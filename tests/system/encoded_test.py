@@ -79,6 +79,7 @@ def test_each_process_reads_its_own_folder(tmp_path, sets):
     folder = train(tmp_path, merged({"epochs": 2, "batch_size": 10}, config), processes=2)
     count = sum(len(list(path.iterdir())) for path in (threes, sevens))
     assert folder.summary()["samples_seen"] == 2 * count
+    assert printed_json("evaluate", "--checkpoint", folder.path)["samples"] == len(list((tmp_path / "test").glob("*/*")))
     result = run("--config", write_config(tmp_path, config), "--nproc-per-node", 3, "--output", tmp_path / "three", expect=2)
     assert "/data/train_per_process: lists 2 training sets for 3 processes; " in result.stderr
     assert not (tmp_path / "three").exists()

@@ -112,7 +112,7 @@ def test_one_folder_gives_the_same_weights_with_any_number_of_processes_and_eval
         "@eaDir": "created by another program", "__MACOSX": "created by another program", "notes": "no pictures, 1 .txt file"}}
     record = runs[1].read_json("dataset.json")
     assert record["left_out"] == left_out
-    said = ("left out: 1 .tif file (convert them in their folder: mogrify -format png *.tif); 1 .txt file; "
+    said = ("left out: 1 .tif file (convert it in its folder: mogrify -format png *.tif); 1 .txt file; "
             "3 folders: @eaDir (created by another program)")
     assert said in runs[1].stderr
     assert record == described(tmp_path, config)[0]
@@ -138,6 +138,11 @@ def test_one_folder_gives_the_same_weights_with_any_number_of_processes_and_eval
     assert [row["guess"] for row in single] == [row["guess"] for row in shown]
     for row, stored in zip(shown + single, 2 * predictions, strict=True):
         assert row["scores"] == pytest.approx([stored[f"score_{label}"] for label in range(len(COUNTS))], abs=1e-4)
+    photos.rename(tmp_path / "moved")
+    gone = run("evaluate", "--checkpoint", folder, expect=3).stderr
+    assert f"{photos}: no such file or folder (data.train of the run); if it has moved, pass --set data.train=PATH" in gone
+    assert printed_json("evaluate", "--checkpoint", folder, "--set", f"data.train={tmp_path}/moved") == result
+    (tmp_path / "moved").rename(photos)
     (photos / record["test"][0]).unlink()
     for command in ("evaluate", "predict"):
         gone = run(command, "--checkpoint", folder / "model.pt", *["--test"] * (command == "predict"), expect=3)

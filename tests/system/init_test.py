@@ -1,6 +1,7 @@
 """`mnist-train init` prints a config for an image folder that trains without changes."""
 
 import json
+import os
 import shutil
 
 import numpy
@@ -64,6 +65,33 @@ def test_unusable_images_are_skipped(tmp_path):
     assert "unusable: 1 of 17 examined, for example" in said.stderr and "a/broken.png" in said.stderr
 
 
+def test_classes_and_files_that_are_left_out_are_named_as_in_training(tmp_path):
+    photos = paint(tmp_path / "photos", {"a": 8, "b": 8, "c": 1})
+    (photos / "c" / "0.png").rename(photos / "c" / "0.TIF")
+    (photos / "a" / "more.gif").write_bytes(b"GIF89a")
+    said = run("init", photos, expect=0)
+    left_out = ("left out: 1 .gif file (convert it in its folder: mogrify -format png *.gif); 1 folder: "
+                "c (no pictures, 1 .tif file (convert it in its folder: mogrify -format png *.tif)")
+    assert left_out in said.stderr
+    (tmp_path / "cfg.json").write_text(said.stdout)
+    assert left_out in run("--config", tmp_path / "cfg.json", *ONE_EPOCH, "--output", tmp_path / "run", expect=0).stderr
+
+
+def test_an_unlabelled_test_set_is_not_used(tmp_path):
+    paint(tmp_path / "train", {"a": 6, "b": 6})
+    paint(tmp_path / "test", {"images": 3})
+    said = run("init", tmp_path, expect=3).stderr
+    assert "has no class folders like those of" in said and f" init {tmp_path}/train" in said and "predict" in said, said
+    paint(tmp_path / "val", {"a": 2, "b": 2})
+    assert json.loads(run("init", tmp_path, expect=0).stdout)["data"]["test"] == str(tmp_path / "val")
+
+
+def test_a_path_that_is_not_utf8_is_refused_with_the_reason(tmp_path):
+    folder = paint(tmp_path / os.fsdecode(b"photos\xff"), {"a": 2, "b": 2})
+    assert "photos\\xff: this path is not UTF-8" in run("init", folder, expect=3).stderr
+    assert "/output: the path is not UTF-8" in run("--config", "mnist", "--output", folder, "--dry-run", expect=2).stderr
+
+
 def test_an_unusable_image_that_init_did_not_decode_does_not_end_the_run(tmp_path):
     photos = paint(tmp_path / "photos", {"a": 70, "b": 70})
     broken = photos / "a" / "1.png"  # of 140 images, init decodes only every third
@@ -84,6 +112,7 @@ def test_a_folder_that_cannot_be_trained_on_is_refused(tmp_path):
 
 def test_a_folder_is_required():
     assert "FOLDER is required" in run("init", expect=2).stderr
+    assert "init: The following argument was not expected: b\n" in run("init", "a", "b", expect=2).stderr
 
 
 @pytest.mark.parametrize("form", swept(["pt", "safetensors"], ["pt"]))
