@@ -402,8 +402,9 @@ void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best, 
   try {
     saving_ = start_task(save);
   } catch (const Error& error) {
-    if (!std::exchange(has_warned_, true))
+    if (!std::exchange(has_warned_, true)) {
       spdlog::warn("{}; training waits while the checkpoint is saved", error.what());
+    }
     save();
   }
 }

@@ -188,9 +188,10 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
 int read_config_and_run(CommandLine& line) {
   std::error_code reason;  // LibTorch needs the folder, too
   (void)fs::current_path(reason);
-  if (reason)
+  if (reason) {
     refuse("mnist-train: the working folder cannot be used ({}); cd to another one",
            reason.message());
+  }
   find_checkpoints(line);
   LayeredConfig layered = read_layers(line, config_files(line));
   try {

@@ -242,19 +242,25 @@ void Communicator::leave() {
   if (rank_ != 0) return;
   // Rank 0 may serve the store, so it leaves last. It writes the results, so the others should be
   // waiting already; one that does not respond has died, but the results are complete.
-  std::chrono::seconds limit(10);
-  for (const char* what : {"done", "left"}) {
+  bool is_complete = true;
+  const auto attempt = [&](const auto& action) {
+    try {
+      action();
+    } catch (const std::exception& error) {
+      if (!std::exchange(is_complete, false)) return;
+      spdlog::warn("another rank died before the end of this command: {}", short_message(error));
+    }
+  };
+  const auto wait_for_others = [&](const char* what) {
     std::vector<std::string> keys;
     for (int rank = 1; rank < world_size_; ++rank) keys.push_back(next_key(what, rank));
-    try {
-      if (what[0] == 'l') store_->set(next_key("done", 0), "");  // releases the others
-      store_->wait(keys, limit);
-    } catch (const std::exception& error) {
-      if (limit.count() == 1) return;  // already reported
-      spdlog::warn("another rank died before the end of this command: {}", short_message(error));
-      limit = std::chrono::seconds(1);
-    }
-  }
+    store_->wait(keys, std::chrono::seconds(is_complete ? 10 : 1));
+  };
+  attempt([&] { wait_for_others("done"); });
+  attempt([&] {
+    store_->set(next_key("done", 0), "");  // releases the others, even if one has died
+    wait_for_others("left");
+  });
 }
 
 std::vector<std::string> Communicator::gather_text(const std::string& text) {
