@@ -109,7 +109,7 @@ bool should_use_winograd(const ConvolutionShape& s, bool backward) {
   constexpr double kTransforms = kIsBf16 ? 350 : 100;  // per tile, shared by all other channels
   constexpr double kWeights = 40;                      // of the transformed weights
   constexpr double kMinGain = 1.1;
-  // If tiles are large, the weights of more pairs would be read from memory for each tile.
+  // The larger weights of bf16 tiles would be read from memory, not the L3 cache, for each tile.
   constexpr std::int64_t kMaxPairs = kIsBf16 ? 1 << 17 : 1 << 30;
   const auto is_square = [](const Extent& extent, std::int64_t size) {
     return extent.height == size && extent.width == size;

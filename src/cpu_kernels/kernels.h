@@ -120,8 +120,8 @@ struct DepthwiseTiles {
 template <class Element>
 inline constexpr std::int64_t kTileOutputs = kDepth<Element> == 1 ? 2 : 4;
 
-/// Returns the number of inputs, and of positions, along an axis of a tile, whose first `outputs`
-/// outputs are inside the image. Two or four outputs are computed.
+/// Returns the number of inputs, which is that of positions, along an axis of a tile with this many
+/// outputs inside the image. Two or four outputs are computed.
 constexpr std::int64_t winograd_side(std::int64_t outputs) { return outputs <= 2 ? 4 : 6; }
 template <class Element>
 inline constexpr std::int64_t kTileSide = winograd_side(kTileOutputs<Element>);
@@ -143,8 +143,8 @@ struct WinogradView {
 ///
 /// Weights are packed in words as [panel][position][row of the panel], or for AMX as
 /// [panel][position / 16][row][position % 16]. In depthwise convolutions a panel is a word of the
-/// output, with fp32 weights [tap][channel of the word]. For Winograd's algorithm, weights
-/// are fp32, and positions are those of a transformed tile, each with all input channels.
+/// output, with fp32 weights [tap][channel of the word]. For Winograd's algorithm, weights are
+/// fp32, and positions are those of a transformed tile, each with all input channels.
 struct GatherView {
   ValueShape in, out;
   bool backward;

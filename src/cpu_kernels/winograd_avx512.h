@@ -17,8 +17,8 @@ struct Axis;
 
 template <>
 struct Axis<2> {
+  /// Undoes the scaling of the weights along both axes.
   static __m512 scale(__m512 output) { return output; }
-
   /// Transforms three taps into positions `step` vectors apart.
   static void weights(const __m512 (&taps)[3], __m512* to, std::int64_t step) {
     const __m512 half = _mm512_set1_ps(0.5F);
@@ -48,9 +48,8 @@ struct Axis<2> {
 };
 
 /// The positions are the values of polynomials at infinity, 0, 1, -1, 2 and -2. Weights are scaled
-/// for four outputs; for two, the inputs are scaled as well. All factors are integers, so that
-/// the result is exact for small integers; `scale` divides it by the weights' scale along both
-/// axes.
+/// for four outputs; for two, the inputs are scaled as well. All factors are integers, so the
+/// result is exact for small integers.
 template <>
 struct Axis<4> {
   static __m512 scale(__m512 output) {
@@ -60,7 +59,6 @@ struct Axis<4> {
     const __m512 rest = _mm512_fnmadd_ps(quotient, _mm512_set1_ps(kScale), output);
     return _mm512_fmadd_ps(rest, reciprocal, quotient);  // correctly rounded
   }
-
   static void weights(const __m512 (&taps)[3], __m512* to, std::int64_t step) {
     const __m512 outer = (taps[0] + taps[2]) * -4;
     const __m512 middle = taps[1] * -4;
@@ -122,8 +120,9 @@ template <class Element, class Tap>
 void transform_weights(const Tap& tap, __m512* to) {
   constexpr std::int64_t kSide = kTileSide<Element>;
   __m512 rows[kSide * 3];
-  for (int x = 0; x < 3; ++x)
+  for (int x = 0; x < 3; ++x) {
     TileAxis<Element>::weights({tap(x), tap(3 + x), tap(6 + x)}, rows + x, 3);
+  }
   for (std::int64_t y = 0; y < kSide; ++y) {
     TileAxis<Element>::weights({rows[3 * y], rows[3 * y + 1], rows[3 * y + 2]}, to + kSide * y, 1);
   }
@@ -145,10 +144,14 @@ struct Tile {
   }
 };
 
-/// Calls `action.operator()<N>()` with the number of outputs that are computed along an axis.
+/// Calls `action.operator()<H, W>()` with the height and width of the outputs that are computed.
 template <class Element, class Action>
-[[gnu::always_inline]] inline void with_outputs(std::int64_t outputs, const Action& action) {
-  with_constant<2, 2, kTileOutputs<Element>>(winograd_side(outputs) - 2, action);
+[[gnu::always_inline]] inline void with_outputs(const Tile& tile, const Action& action) {
+  constexpr int kMax = kTileOutputs<Element>;
+  with_constant<2, 2, kMax>(winograd_side(tile.height) - 2, [&]<int H>() {
+    with_constant<2, 2, kMax>(winograd_side(tile.width) - 2,
+                              [&]<int W>() { action.template operator()<H, W>(); });
+  });
 }
 
 /// The inputs of a tile, the first at (y, x). Some may be outside the image.
@@ -158,11 +161,10 @@ struct TileInputs {
 
   __mmask16 masks[kSide][kSide];  // zero for inputs outside the image
   std::int64_t row, pixel;        // distances in elements
-  std::int64_t height, width;     // of the outputs
 
   TileInputs(const ValueShape& in, const Tile& tile, std::int64_t top, std::int64_t left,
              std::int64_t row_step, std::int64_t pixel_step)
-      : row(row_step), pixel(pixel_step), height(tile.height), width(tile.width) {
+      : row(row_step), pixel(pixel_step) {
     for (int r = 0; r < kSide; ++r) {
       for (int c = 0; c < kSide; ++c) {
         const std::int64_t y = tile.y - top + r;
@@ -171,50 +173,44 @@ struct TileInputs {
       }
     }
   }
-  /// Transforms one vector of words per input, the first at `from`, into positions `step` floats
-  /// apart. The channels of a word are kImages floats apart.
+  /// Transforms one vector of words per input of H x W outputs, the first at `from`, into positions
+  /// `step` floats apart. The channels of a word are kImages floats apart.
+  template <int H, int W>
   [[gnu::always_inline]] void transform(const Element* from, float* to, std::int64_t step) const {
-    constexpr std::int64_t kPrefetched = 6 * kVectorSize<Element>;
-    alignas(64) float columns[kDepth<Element>][kSide][kSide][kLanes];
-    with_outputs<Element>(
-        height, [&]<int N>() __attribute__((always_inline)) {
-          for (std::int64_t c = 0; c < winograd_side(width); ++c) {
-            __m512i inputs[N + 2];
+    __m512 columns[kDepth<Element>][H + 2][W + 2];
 #pragma GCC unroll 6
-            for (int r = 0; r < N + 2; ++r) {
-              const Element* const p = from + r * row + c * pixel;
-              __builtin_prefetch(p + kPrefetched, 0, 2);
-              inputs[r] = _mm512_maskz_loadu_epi32(masks[r][c], p);
-            }
+    for (int c = 0; c < W + 2; ++c) {
+      __m512i inputs[H + 2];
+#pragma GCC unroll 6
+      for (int r = 0; r < H + 2; ++r) {
+        inputs[r] = _mm512_maskz_loadu_epi32(masks[r][c], from + r * row + c * pixel);
+      }
 #pragma GCC unroll 2
-            for (int i = 0; i < kDepth<Element>; ++i) {
-              __m512 d[N + 2];
+      for (int i = 0; i < kDepth<Element>; ++i) {
+        __m512 d[H + 2];
 #pragma GCC unroll 6
-              for (int r = 0; r < N + 2; ++r) d[r] = to_values<Element>(inputs[r]).v[i];
-              TileAxis<Element>::template inputs<N>(d);
+        for (int r = 0; r < H + 2; ++r) d[r] = to_values<Element>(inputs[r]).v[i];
+        TileAxis<Element>::template inputs<H>(d);
 #pragma GCC unroll 6
-              for (int r = 0; r < N + 2; ++r) _mm512_store_ps(columns[i][r][c], d[r]);
-            }
-          }
-        });
-    with_outputs<Element>(
-        width, [&]<int N>() __attribute__((always_inline)) {
-          for (int i = 0; i < kDepth<Element>; ++i, to += kImages) {
-            for (std::int64_t r = 0; r < winograd_side(height); ++r) {
-              __m512 d[N + 2];
+        for (int r = 0; r < H + 2; ++r) columns[i][r][c] = d[r];
+      }
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < kDepth<Element>; ++i) {
 #pragma GCC unroll 6
-              for (int c = 0; c < N + 2; ++c) d[c] = _mm512_load_ps(columns[i][r][c]);
-              TileAxis<Element>::template inputs<N>(d);
+      for (int r = 0; r < H + 2; ++r) {
+        TileAxis<Element>::template inputs<W>(columns[i][r]);
 #pragma GCC unroll 6
-              for (int c = 0; c < N + 2; ++c) _mm512_storeu_ps(to + (r * kSide + c) * step, d[c]);
-            }
-          }
-        });
+        for (int c = 0; c < W + 2; ++c) {
+          _mm512_storeu_ps(to + i * kImages + (r * kSide + c) * step, columns[i][r][c]);
+        }
+      }
+    }
   }
 };
 
 /// Transforms the inputs of a tile of a block into [position][channel][image].
-template <class Element>
+template <class Element, int H, int W>
 [[gnu::noinline]] void transform_tile(const GatherView& view, const Element* block,
                                       const Tile& tile, float* to) {
   const std::int64_t pixel = view.in.pixel_size<Element>();
@@ -224,61 +220,54 @@ template <class Element>
   const Element* const from = block + (tile.y - plan.top) * row + (tile.x - plan.left) * pixel;
   for (std::int64_t word = 0; word < words<Element>(view.in.channels); ++word) {
     for (int v = 0; v < kVectors; ++v) {
-      inputs.transform(from + word * kWordSize<Element> + v * kVectorSize<Element>,
-                       to + word * kDepth<Element> * kImages + v * kLanes, plan.position_size);
+      inputs.template transform<H, W>(from + word * kWordSize<Element> + v * kVectorSize<Element>,
+                                      to + word * kDepth<Element> * kImages + v * kLanes,
+                                      plan.position_size);
     }
   }
 }
 
-/// Transforms sums [position][M rows][image] into the outputs of a tile and stores them. `results`
-/// are those of the first output.
-template <class Element, int M>
-[[gnu::noinline]] void store_tile(const float* sums, const float* bias, const ValueShape& shape,
-                                  const Results<Element>& results, const Tile& tile) {
+/// Transforms sums [position][row of the panel][image] into the outputs of a tile and stores them.
+/// Positions are `step` floats apart. `results` are those of the first output.
+template <class Element, int H, int W>
+[[gnu::noinline]] void store_tile(const float* sums, std::int64_t step, const float* bias,
+                                  const ValueShape& shape, const Results<Element>& results,
+                                  const Tile& tile) {
   constexpr std::int64_t kSide = kTileSide<Element>;
-  constexpr std::int64_t kOutputs = kTileOutputs<Element>;
   const std::int64_t pixel = shape.pixel_size<Element>();
-  alignas(64) float rows[kOutputs][kSide][kLanes];
-  alignas(64) float outputs[kOutputs][kOutputs][kDepth<Element>][kLanes];
   for (std::int64_t m = 0; m < results.rows; m += kDepth<Element>) {
     for (int v = 0; v < kVectors; ++v) {
+      Values<Element> outputs[H][W];
+#pragma GCC unroll 2
       for (int i = 0; i < kDepth<Element>; ++i) {
         const float* const from = sums + (m + i) * kImages + v * kLanes;
-        with_outputs<Element>(
-            tile.height, [&]<int N>() __attribute__((always_inline)) {
-              for (std::int64_t c = 0; c < winograd_side(tile.width); ++c) {
-                __m512 column[N + 2];
+        __m512 rows[H][W + 2];
 #pragma GCC unroll 6
-                for (int r = 0; r < N + 2; ++r) {
-                  column[r] = _mm512_load_ps(from + (r * kSide + c) * M * kImages);
-                }
-                __m512 to[N];
-                TileAxis<Element>::template outputs<N>(column, to);
-#pragma GCC unroll 4
-                for (int r = 0; r < N; ++r) _mm512_store_ps(rows[r][c], to[r]);
-              }
-            });
-        with_outputs<Element>(
-            tile.width, [&]<int N>() __attribute__((always_inline)) {
-              for (std::int64_t r = 0; r < tile.height; ++r) {
-                __m512 row[N + 2];
+        for (int c = 0; c < W + 2; ++c) {
+          __m512 column[H + 2];
 #pragma GCC unroll 6
-                for (int c = 0; c < N + 2; ++c) row[c] = _mm512_load_ps(rows[r][c]);
-                __m512 to[N];
-                TileAxis<Element>::template outputs<N>(row, to);
+          for (int r = 0; r < H + 2; ++r) column[r] = _mm512_load_ps(from + (r * kSide + c) * step);
+          __m512 to[H];
+          TileAxis<Element>::template outputs<H>(column, to);
 #pragma GCC unroll 4
-                for (int c = 0; c < N; ++c)
-                  _mm512_store_ps(outputs[r][c][i], TileAxis<Element>::scale(to[c]) + bias[m + i]);
-              }
-            });
-      }
-      for (std::int64_t r = 0; r < tile.height; ++r) {
-        for (std::int64_t c = 0; c < tile.width; ++c) {
-          Values<Element> values;
-          for (int i = 0; i < kDepth<Element>; ++i) {
-            values.v[i] = _mm512_load_ps(outputs[r][c][i]);
+          for (int r = 0; r < H; ++r) rows[r][c] = to[r];
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < H; ++r) {
+          __m512 to[W];
+          TileAxis<Element>::template outputs<W>(rows[r], to);
+#pragma GCC unroll 4
+          for (int c = 0; c < W; ++c) {
+            outputs[r][c].v[i] = TileAxis<Element>::scale(to[c]) + bias[m + i];
           }
-          results.store(m, v, values, (r * shape.width + c) * pixel);
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < H; ++r) {
+#pragma GCC unroll 4
+        for (int c = 0; c < W; ++c) {
+          if (r >= tile.height || c >= tile.width) continue;
+          results.store(m, v, outputs[r][c], (r * shape.width + c) * pixel);
         }
       }
     }
@@ -342,7 +331,9 @@ void multiply_tiles(const GatherView& view, const BatchOperands<Element>& operan
           products.store(sums + position * M * kImages, kImages);
         }
       }
-      store_tile<Element, M>(sums, bias, out, results, tile);
+      with_outputs<Element>(tile, [&]<int H, int W>() {
+        store_tile<Element, H, W>(sums, M * kImages, bias, out, results, tile);
+      });
     }
   }
 }
@@ -359,7 +350,9 @@ void gather_winograd(const GatherView& view, const BatchOperands<Element>& opera
     const std::int64_t pass_size = smaller(plan.tiles_per_pass, count - first);
     for (std::int64_t i = 0; i < pass_size; ++i) {
       const auto tile = Tile::make<Element>(view.out, part.row_begin, part.row_end, first + i);
-      transform_tile(view, block, tile, part.scratch + i * plan.tile_size);
+      with_outputs<Element>(tile, [&]<int H, int W>() {
+        transform_tile<Element, H, W>(view, block, tile, part.scratch + i * plan.tile_size);
+      });
     }
     with_constant<kDepth<Element>, kDepth<Element>, kMaxRows>(view.panel_rows, [&]<int M>() {
       multiply_tiles<Element, M>(view, operands, reinterpret_cast<const float*>(panels), part,
@@ -420,8 +413,8 @@ inline void transform_input_tile(const Band<float>& band, const GradientBand& ti
                             (tile.x - padding.width) * part.b_pixel;
   for (std::int64_t image = 0; image < kImages; ++image) {
     for (std::int64_t c = 0; c < s.in.channels; c += kLanes) {
-      inputs.transform(from + image * part.b_word + c, to + image * tiles.b_word + c,
-                       tiles.b_position);
+      inputs.transform<2, 2>(from + image * part.b_word + c, to + image * tiles.b_word + c,
+                             tiles.b_position);
     }
   }
 }
