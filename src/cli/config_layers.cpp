@@ -152,10 +152,14 @@ std::shared_ptr<const Source> checkpoint_config(const fs::path& path) {
       path.string());
 }
 
+/// Returns whether the command evaluates a checkpoint on the test set.
+bool uses_test_set(const CommandLine& line) {
+  return line.command == Command::kEvaluate || line.predicts_test;
+}
+
 /// Throws if the command would test a run on held-out files other than the run's own.
 void check_held_out(const CommandLine& line, const settings::DataOptions& data) {
-  const bool tests = line.command == Command::kEvaluate || line.predicts_test;
-  if (!tests || !line.checkpoint_file || data.test_fraction == 0) return;
+  if (!uses_test_set(line) || !line.checkpoint_file || data.test_fraction == 0) return;
   const fs::path checkpoint = fs::absolute(*line.checkpoint_file);
   if (file_of_run(checkpoint, settings::run_files::kDataset).empty()) return;
   settings::DataOptions run_data;
@@ -175,9 +179,9 @@ void check_held_out(const CommandLine& line, const settings::DataOptions& data) 
   compare("holdout_seed", data.holdout_seed, run_data.holdout_seed);
 }
 
-/// Throws if the data of a run, whose config is in its checkpoint, is no longer where it was.
+/// Throws if a command tests a run with its own config and its data has been moved or removed.
 void check_data_of_run(const CommandLine& line, const settings::DataOptions& data) {
-  if (!line.configs.empty() || !(line.command == Command::kEvaluate || line.predicts_test)) return;
+  if (!line.configs.empty() || !uses_test_set(line)) return;
   for (const auto& [key, location] : {std::pair("train", data.train), {"test", data.test}}) {
     if (!location || path_exists(location->images)) continue;
     throw Error(

@@ -214,8 +214,9 @@ void require_all(c10d::Store& store, const RendezvousOptions& options) {
   for (int rank = 0; rank < world_size; ++rank) {
     // Throws if the store has died.
     if (!store.check({rank_key(kJoined, rank)})) missing.push_back("rank " + std::to_string(rank));
-    if (store.add(rank_key(kJoins, rank), 0) > 1)
+    if (store.add(rank_key(kJoins, rank), 0) > 1) {
       repeated += fmt::format("; multiple processes joined as rank {}", rank);
+    }
   }
   if (missing.empty()) return;
   throw Error(ExitCode::kDistributed,
@@ -267,6 +268,7 @@ struct RankInfo {
   std::vector<std::string> gpus;  // names of the GPUs that it may use
   std::string host;
 };
+// With defaults, because the entry of a different build may lack values.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankInfo, world_size, build, fingerprint, backend,
                                                 gpus, host)
 

@@ -48,7 +48,7 @@ class Model : public torch::nn::Module {
   /// Returns whether the network's code is external. It may then use LibTorch's random number
   /// generator and behave differently in each step, which a CUDA graph would not reproduce.
   virtual bool is_external() const { return false; }
-  /// Returns the format of convolution weights and, at best, of images.
+  /// Returns the memory format of convolution weights, and the one in which images need no copy.
   virtual at::MemoryFormat memory_format() const { return at::MemoryFormat::ChannelsLast; }
   /// Returns the names of the parameters that require no gradient.
   std::set<std::string> frozen_parameters() const;

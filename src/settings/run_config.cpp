@@ -272,17 +272,19 @@ Values values_of(const nlohmann::json& json, const std::string& pointer = "") {
   return values;
 }
 
-/// Calls `visit(pointer, before, now)` for each value that differs, as JSON or "not set".
+constexpr const char* kNotSet = "not set";
+
+/// Calls `visit(pointer, before, now)` for each value that differs, as JSON or kNotSet.
 template <class Visit>
 void for_each_difference(const RunConfig& before, const RunConfig& now, const Visit& visit) {
   using nlohmann::json;
   const Values old_values = values_of(json::parse(write_run_config(before, /*has_output=*/false)));
   const Values new_values = values_of(json::parse(write_run_config(now, /*has_output=*/false)));
   const auto text_in = [](const Values& values, const std::string& pointer) {
-    return values.contains(pointer) ? values.at(pointer) : "not set";
+    return values.contains(pointer) ? values.at(pointer) : kNotSet;
   };
   const auto is_unset = [](const std::string& value) {
-    return value == "null" || value == "not set";
+    return value == "null" || value == kNotSet;
   };
   Values all = old_values;
   all.insert(new_values.begin(), new_values.end());
@@ -359,7 +361,7 @@ const std::vector<KnownKey>& config_keys() {
 
 nlohmann::json config_changes(const RunConfig& before, const RunConfig& now) {
   const auto value = [](const std::string& text) {
-    return text == "not set" ? Json() : Json::parse(text);
+    return text == kNotSet ? Json() : Json::parse(text);
   };
   nlohmann::json changes = nlohmann::json::object();
   for_each_difference(before, now, [&](const auto& pointer, const auto& was, const auto& is) {
