@@ -154,27 +154,30 @@ template <class Element, class Action>
   });
 }
 
-/// The inputs of a tile, the first at (y, x). Some may be outside the image.
+/// The inputs of a tile. Some may be outside the image; the first pixel is read in place of them
+/// and masked, because masked reads of unmapped memory take hundreds of cycles.
 template <class Element>
 struct TileInputs {
   static constexpr std::int64_t kSide = kTileSide<Element>;
 
-  __mmask16 masks[kSide][kSide];  // zero for inputs outside the image
-  std::int64_t row, pixel;        // distances in elements
+  __mmask16 masks[kSide][kSide];         // zero for inputs outside the image
+  std::int64_t distances[kSide][kSide];  // in elements from the first pixel
 
+  /// `first_row` is the image row of the first pixel.
   TileInputs(const ValueShape& in, const Tile& tile, std::int64_t top, std::int64_t left,
-             std::int64_t row_step, std::int64_t pixel_step)
-      : row(row_step), pixel(pixel_step) {
+             std::int64_t first_row, std::int64_t row, std::int64_t pixel) {
     for (int r = 0; r < kSide; ++r) {
       for (int c = 0; c < kSide; ++c) {
         const std::int64_t y = tile.y - top + r;
         const std::int64_t x = tile.x - left + c;
-        masks[r][c] = y >= 0 && y < in.height && x >= 0 && x < in.width ? 0xffff : 0;
+        const bool is_inside = y >= 0 && y < in.height && x >= 0 && x < in.width;
+        masks[r][c] = is_inside ? 0xffff : 0;
+        distances[r][c] = is_inside ? (y - first_row) * row + x * pixel : 0;
       }
     }
   }
-  /// Transforms one vector of words per input of H x W outputs, the first at `from`, into positions
-  /// `step` floats apart. The channels of a word are kImages floats apart.
+  /// Transforms one vector of words, at `from` in the first pixel, per input of H x W outputs into
+  /// positions `step` floats apart. The channels of a word are kImages floats apart.
   template <int H, int W>
   [[gnu::always_inline]] void transform(const Element* from, float* to, std::int64_t step) const {
     __m512 columns[kDepth<Element>][H + 2][W + 2];
@@ -183,7 +186,7 @@ struct TileInputs {
       __m512i inputs[H + 2];
 #pragma GCC unroll 6
       for (int r = 0; r < H + 2; ++r) {
-        inputs[r] = _mm512_maskz_loadu_epi32(masks[r][c], from + r * row + c * pixel);
+        inputs[r] = _mm512_maskz_loadu_epi32(masks[r][c], from + distances[r][c]);
       }
 #pragma GCC unroll 2
       for (int i = 0; i < kDepth<Element>; ++i) {
@@ -216,11 +219,10 @@ template <class Element, int H, int W>
   const std::int64_t pixel = view.in.pixel_size<Element>();
   const std::int64_t row = view.in.width * pixel;
   const WinogradView& plan = view.winograd;
-  const TileInputs<Element> inputs(view.in, tile, plan.top, plan.left, row, pixel);
-  const Element* const from = block + (tile.y - plan.top) * row + (tile.x - plan.left) * pixel;
+  const TileInputs<Element> inputs(view.in, tile, plan.top, plan.left, 0, row, pixel);
   for (std::int64_t word = 0; word < words<Element>(view.in.channels); ++word) {
     for (int v = 0; v < kVectors; ++v) {
-      inputs.template transform<H, W>(from + word * kWordSize<Element> + v * kVectorSize<Element>,
+      inputs.template transform<H, W>(block + word * kWordSize<Element> + v * kVectorSize<Element>,
                                       to + word * kDepth<Element> * kImages + v * kLanes,
                                       plan.position_size);
     }
@@ -380,14 +382,18 @@ inline void transform_gradient_tile(const Band<float>& band, const GradientBand&
   const std::int64_t pixel = out.pixel_size<float>();
   const float* from = band.operands.gradient +
                       ((band.part.block_begin * out.height + tile.y) * out.width + tile.x) * pixel;
+  // Outputs outside the image are not read, as in TileInputs.
   const __mmask16 right_mask = tile.width > 1 ? 0xffff : 0;
   const __mmask16 lower_mask = tile.height > 1 ? 0xffff : 0;
+  const std::int64_t right = tile.width > 1 ? pixel : 0;
+  const std::int64_t lower = tile.height > 1 ? out.width * pixel : 0;
   for (std::int64_t i = 0; i < kVectors * out.channels; ++i, from += kLanes, to += kLanes) {
-    const float* const lower = from + out.width * pixel;
     __m512 rows[kTileRows * 2];
-    transform_gradients(_mm512_loadu_ps(from), _mm512_maskz_loadu_ps(lower_mask, lower), rows, 2);
-    transform_gradients(_mm512_maskz_loadu_ps(right_mask, from + pixel),
-                        _mm512_maskz_loadu_ps(lower_mask & right_mask, lower + pixel), rows + 1, 2);
+    transform_gradients(_mm512_loadu_ps(from), _mm512_maskz_loadu_ps(lower_mask, from + lower),
+                        rows, 2);
+    transform_gradients(_mm512_maskz_loadu_ps(right_mask, from + right),
+                        _mm512_maskz_loadu_ps(lower_mask & right_mask, from + lower + right),
+                        rows + 1, 2);
 #pragma GCC unroll 4
     for (std::int64_t r = 0; r < kTileRows; ++r) {
       __m512 row[kTileRows];
@@ -406,11 +412,9 @@ inline void transform_input_tile(const Band<float>& band, const GradientBand& ti
   const auto& [view, part, operands] = band;
   const ConvolutionShape& s = view.shape;
   const Extent& padding = s.padding;
-  const TileInputs<float> inputs(s.in, tile, padding.height, padding.width, part.b_row,
-                                 part.b_pixel);
-  const float* const from = operands.scratch + part.b_begin +
-                            (tile.y - padding.height - part.in_begin) * part.b_row +
-                            (tile.x - padding.width) * part.b_pixel;
+  const TileInputs<float> inputs(s.in, tile, padding.height, padding.width, part.in_begin,
+                                 part.b_row, part.b_pixel);
+  const float* const from = operands.scratch + part.b_begin;
   for (std::int64_t image = 0; image < kImages; ++image) {
     for (std::int64_t c = 0; c < s.in.channels; c += kLanes) {
       inputs.transform<2, 2>(from + image * part.b_word + c, to + image * tiles.b_word + c,
