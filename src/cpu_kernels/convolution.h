@@ -93,13 +93,6 @@ struct GatherAxis {
   }
 };
 
-/// Returns the number of tiles of Winograd's algorithm.
-template <class Element>
-std::int64_t winograd_tiles(const ValueShape& out) {
-  return ceil_divide(out.height, kTileOutputs<Element>) *
-         ceil_divide(out.width, kTileOutputs<Element>);
-}
-
 /// Estimates whether Winograd's algorithm computes a pass faster than a direct sum over all taps.
 /// Depends on the shape alone, so that results do not depend on the batch size.
 template <class Element>
@@ -114,6 +107,7 @@ bool should_use_winograd(const ConvolutionShape& s, bool backward) {
   const auto is_square = [](const Extent& extent, std::int64_t size) {
     return extent.height == size && extent.width == size;
   };
+  const auto tiles = [](std::int64_t size) { return ceil_divide(size, kTileOutputs<Element>); };
   if (uses_amx<Element>() || s.depthwise || !is_square(s.kernel, 3) || !is_square(s.stride, 1) ||
       s.in.channels * s.out.channels > kMaxPairs) {
     return false;
@@ -136,7 +130,7 @@ bool should_use_winograd(const ConvolutionShape& s, bool backward) {
   };
   const auto channels = [](const ValueShape& shape) { return static_cast<double>(shape.channels); };
   const double cost = static_cast<double>(positions(out.height) * positions(out.width)) +
-                      kTransforms * static_cast<double>(winograd_tiles<Element>(out)) *
+                      kTransforms * static_cast<double>(tiles(out.height) * tiles(out.width)) *
                           (1 / channels(s.in) + 1 / channels(s.out)) +
                       kWeights;
   return static_cast<double>(products) / kDepth<Element> >= kMinGain * cost;
@@ -241,7 +235,8 @@ class Gather {
   }
   /// Plans Winograd's algorithm, which uses no runs of taps.
   void plan_winograd(const ConvolutionShape& s) {
-    const std::int64_t tiles = winograd_tiles<Element>(view_.out);
+    const std::int64_t tiles = ceil_divide(view_.out.height, kTileOutputs<Element>) *
+                               ceil_divide(view_.out.width, kTileOutputs<Element>);
     constexpr std::int64_t kLine = 16;  // floats; keeps positions out of the same cache sets
     WinogradView& plan = view_.winograd;
     plan.top = view_.backward ? 2 - s.padding.height : s.padding.height;
@@ -430,9 +425,8 @@ class Convolution {
         shape_(shape),
         forward_(shape, /*backward=*/false),
         backward_(shape, /*backward=*/true),
-        uses_winograd_(kDepth<Element> == 1 &&
-                       should_use_winograd<Element>(shape, /*backward=*/false)),
-        gradient_(gradient_view<Element>(shape, uses_winograd_)) {}
+        gradient_(gradient_view<Element>(
+            shape, should_use_winograd<Element>(shape, /*backward=*/false))) {}
 
   /// The forward pass; its operand `in` is the input.
   const Gather<Element>& forward() const { return forward_; }
@@ -442,22 +436,22 @@ class Convolution {
   /// Number of fp32 sums for the weight gradient.
   std::int64_t weight_sums() const {
     if (shape_.depthwise) return forward_.packed_words();
-    return uses_winograd_ ? tile_view(gradient_).sums() : gradient_.sums();
+    return gradient_.uses_winograd ? tile_view<Element>(gradient_).sums() : gradient_.sums();
   }
   /// Size of the scratch memory for up to `blocks` blocks, in elements.
   std::int64_t gradient_scratch(std::int64_t blocks) const {
     if (shape_.depthwise) return forward_.packed_size() * kLaneFloats;
     std::int64_t size = 0;
     for (const GradientBand& band : gradient_bands(blocks)) {
-      size = std::max(size, uses_winograd_ ? tile_band(shape_, band).scratch : band.scratch);
+      size = std::max(size, gradient_.uses_winograd
+                                ? kDepth<Element> * tile_band<Element>(shape_, band).scratch
+                                : band.scratch);
     }
     return size;
   }
   void weight_gradient(const WeightGradientOperands<Element>& operands) const {
     if (shape_.depthwise) return depthwise_gradient(operands);
-    if constexpr (kDepth<Element> == 1) {
-      if (uses_winograd_) return winograd_gradient(operands);
-    }
+    if (gradient_.uses_winograd) return winograd_gradient(operands);
     for (const GradientBand& part : gradient_bands(operands.blocks)) {
       const Band<Element> band{gradient_, part, operands};
       parallel_for(
@@ -471,18 +465,25 @@ class Convolution {
 
  private:
   void winograd_gradient(const WeightGradientOperands<Element>& operands) const {
-    const WeightGradientView view = tile_view(gradient_);
+    const WeightGradientView view = tile_view<Element>(gradient_);
+    const ConvolutionKernels<float>& fp32_kernels = kernel_table<float>()->convolution;
+    WeightGradientOperands<float> tile_operands{};
+    tile_operands.blocks = operands.blocks;
+    tile_operands.last_images = operands.last_images;
+    tile_operands.scratch = reinterpret_cast<float*>(operands.scratch);
+    tile_operands.sums = operands.sums;
     for (const GradientBand& part : gradient_bands(operands.blocks)) {
-      const GradientBand tiles = tile_band(shape_, part);
+      const GradientBand tiles = tile_band<Element>(shape_, part);
       const Band<Element> band{gradient_, part, operands};
       parallel_for(0, part.copied_rows, 1, [&](std::int64_t begin, std::int64_t end) {
         kernels_.rearrange(band, begin, end);
       });
-      parallel_for(0, tiles.tiles, 1, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t count = tiles.row_end * view.shape.out.width;
+      parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
         kernels_.transform_tiles(band, tiles, begin, end);
       });
       parallel_for(0, view.tile_rows(), 1, [&](std::int64_t begin, std::int64_t end) {
-        kernels_.add_products({view, tiles, operands}, begin, end);
+        fp32_kernels.add_products({view, tiles, tile_operands}, begin, end);
       });
     }
     parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -500,11 +501,14 @@ class Convolution {
     std::int64_t max_rows = std::max<std::int64_t>(1, band_bytes / row_bytes);
     std::int64_t blocks_per_band = std::max<std::int64_t>(1, max_rows / shape_.out.height);
     std::int64_t rows = ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, max_rows));
-    if (uses_winograd_) {  // as many tiles as possible while one position's factors stay cached
+    if (gradient_.uses_winograd) {  // whole rows of tiles
+      constexpr std::int64_t kOutputs = kTileOutputs<Element>;
       blocks_per_band = 1;
-      const std::int64_t tile_bytes = (shape_.in.channels + shape_.out.channels) * kImages * 4;
-      max_rows = kBandBytes / 2 / tile_bytes / ceil_divide(shape_.out.width, 2);
-      rows = 2 * std::clamp<std::int64_t>(max_rows, 1, ceil_divide(shape_.out.height, 2));
+      const std::int64_t row_of_tiles = ceil_divide(shape_.out.width, kOutputs) *
+                                        kTilePositions<Element> *
+                                        (shape_.in.channels + shape_.out.channels) * kImages * 4;
+      max_rows = std::max<std::int64_t>(1, kTileBandBytes / row_of_tiles);
+      rows = kOutputs * std::min(max_rows, ceil_divide(shape_.out.height, kOutputs));
     }
     std::vector<GradientBand> bands;
     for (std::int64_t block = 0; block < blocks; block += blocks_per_band) {
@@ -537,7 +541,6 @@ class Convolution {
   const ConvolutionKernels<Element>& kernels_;
   ConvolutionShape shape_;
   Gather<Element> forward_, backward_;
-  bool uses_winograd_;  // for the weight gradient
   WeightGradientView gradient_;
 };
 

@@ -11,6 +11,7 @@ namespace mnist_train::cpu_kernels {
 
 inline constexpr std::int64_t kAmxWords = 16;        // words per register row; rows per register
 inline constexpr std::int64_t kBandBytes = 1 << 20;  // of rows that stay cached: half an L2 cache
+inline constexpr std::int64_t kTileBandBytes = 8 << 20;  // of transformed tiles: in the L3 cache
 
 template <class Element>
 bool uses_amx() {
@@ -41,6 +42,7 @@ WeightGradientView gradient_view(const ConvolutionShape& shape, bool uses_winogr
   WeightGradientView view{};
   view.shape = shape;
   view.uses_amx = uses_amx<Element>();
+  view.uses_winograd = uses_winograd;
   const std::int64_t padded_channels = round_up(shape.in.channels, kDepth<Element>);
   view.merges_columns = !uses_winograd && padded_channels % (2 * kLanes) != 0;
   view.column_stride = view.merges_columns ? padded_channels : round_up(shape.in.channels, kLanes);
@@ -60,13 +62,16 @@ WeightGradientView gradient_view(const ConvolutionShape& shape, bool uses_winogr
   return view;
 }
 
-/// Returns the view of the sums over Winograd tiles, in which the 16 positions of a tile take the
+/// Returns the view of the sums over Winograd tiles, in which the positions of a tile take the
 /// place of kernel rows, and tiles the place of pixels.
-inline WeightGradientView tile_view(const WeightGradientView& direct) {
+template <class Element>
+WeightGradientView tile_view(const WeightGradientView& direct) {
   WeightGradientView view = direct;
-  view.shape.in = {direct.shape.in.channels, 1, 1};
-  view.shape.out = {direct.shape.out.channels, 1, 1};
-  view.shape.kernel = {kTilePositions<float>, 1};
+  ValueShape& out = view.shape.out;
+  out.height = ceil_divide(out.height, kTileOutputs<Element>);
+  out.width = ceil_divide(out.width, kTileOutputs<Element>);
+  view.shape.in = {direct.shape.in.channels, out.height, out.width};
+  view.shape.kernel = {kTilePositions<Element>, 1};
   view.shape.padding = {0, 0};
   view.merges_columns = true;
   view.columns = view.column_stride;
@@ -74,21 +79,28 @@ inline WeightGradientView tile_view(const WeightGradientView& direct) {
 }
 
 /// Returns the band of transformed tiles for `source`, a laid-out band of one block. In scratch
-/// memory, the tiles follow the factors of `source`.
-inline GradientBand tile_band(const ConvolutionShape& s, const GradientBand& source) {
+/// memory, the tiles, which are fp32, follow the factors of `source`.
+template <class Element>
+GradientBand tile_band(const ConvolutionShape& s, const GradientBand& source) {
   constexpr std::int64_t kLine = 16;  // floats; keeps positions from mapping to few cache sets
   constexpr std::int64_t kSlack = kSlackBytes / sizeof(float);
-  GradientBand band{source.block_begin, source.block_end, 0, 1};
+  constexpr std::int64_t kOutputs = kTileOutputs<Element>;
+  const Extent outputs{source.row_end - source.row_begin, s.out.width};
+  const Extent tiles{ceil_divide(outputs.height, kOutputs), ceil_divide(outputs.width, kOutputs)};
+  const std::int64_t count = tiles.height * tiles.width;
+  GradientBand band{source.block_begin, source.block_end, 0, tiles.height};
   band.overwrites = source.overwrites;
-  band.tiles = ceil_divide(source.row_end - source.row_begin, 2) * ceil_divide(s.out.width, 2);
-  band.a_begin = source.scratch;
-  band.a_pixel = s.out.pixel_size<float>();
-  band.a_position = band.tiles * band.a_pixel + kLine;
-  band.b_begin = band.a_begin + kTilePositions<float> * band.a_position + kSlack;
-  band.b_word = source.b_word;
+  band.tile_side = kTileSide<Element>;
+  band.full = {(outputs.height + 1) / kOutputs, (outputs.width + 1) / kOutputs};
+  band.a_begin = ceil_divide(source.scratch, kDepth<Element>);
+  band.a_pixel = s.out.pixel_size<Element>();
+  band.a_position = count * band.a_pixel + kLine;
+  band.b_begin = band.a_begin + kTilePositions<Element> * band.a_position + kSlack;
+  band.b_word = source.b_word / kDepth<Element>;
   band.b_pixel = source.b_pixel;
-  band.b_position = band.tiles * band.b_pixel + kLine;
-  band.scratch = band.b_begin + kTilePositions<float> * band.b_position + kSlack;
+  band.b_row = tiles.width * band.b_pixel;
+  band.b_position = count * band.b_pixel + kLine;
+  band.scratch = band.b_begin + kTilePositions<Element> * band.b_position + kSlack;
   return band;
 }
 
@@ -105,7 +117,8 @@ GradientBand lay_out(const WeightGradientView& view, GradientBand band) {
       (band.row_end - 1) * s.stride.height - s.padding.height + s.kernel.height;
   band.in_begin = std::max<std::int64_t>(0, band.row_begin * s.stride.height - s.padding.height);
   band.in_rows = std::max<std::int64_t>(0, std::min(s.in.height, in_end) - band.in_begin);
-  band.copied_rows = band.in_rows + (kD == 1 ? 0 : rows);
+  const bool copies_gradient = kD == 2 && !view.uses_winograd;
+  band.copied_rows = band.in_rows + (copies_gradient ? rows : 0);
   band.a_pixel = s.out.pixel_size<Element>();
   band.a_block = kD == 1 ? s.out.block_size<Element>() : rows * s.out.width * band.a_pixel;
   // An odd number of cache lines; otherwise a column's words would map to few cache sets.
@@ -125,7 +138,7 @@ GradientBand lay_out(const WeightGradientView& view, GradientBand band) {
     band.b_row = s.in.width * band.b_pixel;
   }
   band.b_block = band.in_rows * band.b_row;
-  band.b_begin = kD == 1 ? 0 : band.blocks() * band.a_block + kSlack;
+  band.b_begin = copies_gradient ? band.blocks() * band.a_block + kSlack : 0;
   band.scratch = band.b_begin + band.blocks() * band.b_block + kSlack;
   return band;
 }

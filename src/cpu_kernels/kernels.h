@@ -122,7 +122,8 @@ inline constexpr std::int64_t kTileOutputs = kDepth<Element> == 1 ? 2 : 4;
 
 /// Returns the number of inputs, which is that of positions, along an axis of a tile with this many
 /// outputs inside the image. Two or four outputs are computed.
-constexpr std::int64_t winograd_side(std::int64_t outputs) { return outputs <= 2 ? 4 : 6; }
+inline constexpr std::int64_t kSmallSide = 4;  // of two outputs
+constexpr std::int64_t winograd_side(std::int64_t outputs) { return outputs <= 2 ? kSmallSide : 6; }
 template <class Element>
 inline constexpr std::int64_t kTileSide = winograd_side(kTileOutputs<Element>);
 template <class Element>
@@ -198,7 +199,7 @@ struct GatherPart {
 
 /// Output rows of blocks `block_begin` to `block_end` whose products are summed in one pass, and
 /// the layout of their factors in scratch memory (in elements); see weight_gradient_avx512.h. The
-/// first factor is copied only for bf16, and transformed for Winograd's algorithm.
+/// first factor is copied only for bf16; for Winograd's algorithm, both are transformed.
 struct GradientBand {
   std::int64_t block_begin, block_end, row_begin, row_end;
   bool overwrites = false;  // first band: overwrites the sums instead of adding to them
@@ -212,8 +213,10 @@ struct GradientBand {
   std::int64_t scratch = 0;          // total size
   std::int64_t copied_rows = 0;      // per block, of the input and, for bf16, of the gradient
 
-  // Used by Winograd's algorithm, whose factors are transformed tiles.
-  std::int64_t tiles = 0;
+  // Used by Winograd's algorithm, whose factors are transformed tiles, and whose rows are those of
+  // tiles.
+  std::int64_t tile_side = 0;  // positions along an axis
+  Extent full{0, 0};           // rows and columns of tiles with all positions; they come first
   std::int64_t a_begin = 0;
   std::int64_t a_position = 0, b_position = 0;
 
@@ -234,6 +237,7 @@ inline constexpr std::int64_t kImageGradientRows = 4;  // rows of sums if vector
 struct WeightGradientView {
   ConvolutionShape shape;
   bool uses_amx;
+  bool uses_winograd;
   bool image_lanes;            // lanes of sums are images instead of columns
   bool merges_columns;         // vectors may span several kernel columns
   std::int64_t column_stride;  // columns per kernel column

@@ -420,7 +420,7 @@ void add_kernel_rows(const Band<Element>& band, std::int64_t begin, std::int64_t
   const WeightGradientView& view = band.view;
   const ConvolutionShape& s = view.shape;
   const GradientBand& part = band.part;
-  const Element* const a = kDepth<Element> == 2 || part.tiles > 0
+  const Element* const a = kDepth<Element> == 2 || part.tile_side > 0
                                ? band.operands.scratch + part.a_begin  // copied or transformed
                                : band.operands.gradient + part.block_begin * part.a_block +
                                      part.row_begin * s.out.width * part.a_pixel;
@@ -430,12 +430,15 @@ void add_kernel_rows(const Band<Element>& band, std::int64_t begin, std::int64_t
     const std::int64_t first = begin % view.tile_rows_per_kernel_row();
     const std::int64_t rows = smaller(end - begin, view.tile_rows_per_kernel_row() - first);
     const std::int64_t row = first * view.rows_per_tile();
-    const std::int64_t offset = part.tiles > 0 ? 0 : ky - s.padding.height;
-    const ValidRange valid(part.row_begin, part.row_end, offset, s.stride.height, s.in.height);
-    add_tile_rows<Element>(
-        {band, a + ky * part.a_position + row * kImages, b + ky * part.b_position, ky, offset,
-         valid, part.tiles > 0 ? part.tiles : s.out.width, row, 0},
-        rows);
+    const bool is_position = part.tile_side > 0;  // of Winograd's algorithm, not a kernel row
+    const std::int64_t offset = is_position ? 0 : ky - s.padding.height;
+    ValidRange valid(part.row_begin, part.row_end, offset, s.stride.height, s.in.height);
+    std::int64_t pixels = s.out.width;
+    if (is_position && ky / part.tile_side >= kSmallSide) valid.end = part.full.height;
+    if (is_position && ky % part.tile_side >= kSmallSide) pixels = part.full.width;
+    add_tile_rows<Element>({band, a + ky * part.a_position + row * kImages,
+                            b + ky * part.b_position, ky, offset, valid, pixels, row, 0},
+                           rows);
     begin += rows;
   }
 }

@@ -45,6 +45,23 @@ struct Axis<2> {
     to[0] = sums[0] + sums[1] + sums[2];
     to[1] = sums[1] - sums[2] - sums[3];
   }
+  /// Transforms the gradients of N outputs into positions: the transpose of `outputs`.
+  template <int N>
+  [[gnu::always_inline]] static void gradients(const __m512 (&g)[N], __m512 (&to)[N + 2]) {
+    to[0] = g[0];
+    to[1] = g[0] + g[1];
+    to[2] = g[0] - g[1];
+    to[3] = _mm512_setzero_ps() - g[1];
+  }
+  /// Transforms sums of positions, `step` vectors apart, into the gradients of three taps: the
+  /// transpose of `weights`.
+  static void taps(const __m512* sums, std::int64_t step, __m512 (&to)[3]) {
+    const __m512 half = _mm512_set1_ps(0.5F);
+    const __m512 middle = (sums[step] + sums[2 * step]) * half;
+    to[0] = sums[0] + middle;
+    to[1] = (sums[step] - sums[2 * step]) * half;
+    to[2] = middle + sums[3 * step];
+  }
 };
 
 /// The positions are the values of polynomials at infinity, 0, 1, -1, 2 and -2. Weights are scaled
@@ -109,6 +126,32 @@ struct Axis<4> {
       to[3] = odd + far_odd * 8;
     }
     to[N - 1] = to[N - 1] + sums[0];
+  }
+  template <int N>
+  [[gnu::always_inline]] static void gradients(const __m512 (&g)[N], __m512 (&to)[N + 2]) {
+    __m512 even = g[0];
+    __m512 odd = g[1];
+    if constexpr (N == 4) {
+      const __m512 far_even = g[0] + g[2] * 4;
+      const __m512 far_odd = (g[1] + g[3] * 4) * 2;
+      even = even + g[2];
+      odd = odd + g[3];
+      to[4] = far_even + far_odd;
+      to[5] = far_even - far_odd;
+    }
+    to[0] = g[N - 1];
+    to[1] = g[0];
+    to[2] = even + odd;
+    to[3] = even - odd;
+  }
+  static void taps(const __m512* sums, std::int64_t step, __m512 (&to)[3]) {
+    const __m512 even = (sums[2 * step] + sums[3 * step]) * -4;
+    const __m512 odd = (sums[2 * step] - sums[3 * step]) * -4;
+    const __m512 far_even = sums[4 * step] + sums[5 * step];
+    const __m512 far_odd = sums[4 * step] - sums[5 * step];
+    to[0] = sums[step] * 6 + even + far_even;
+    to[1] = odd + far_odd * 2;
+    to[2] = sums[0] * 24 + even + far_even * 4;
   }
 };
 
@@ -177,9 +220,10 @@ struct TileInputs {
     }
   }
   /// Transforms one vector of words, at `from` in the first pixel, per input of H x W outputs into
-  /// positions `step` floats apart. The channels of a word are kImages floats apart.
+  /// positions `step` floats apart. The halves of a bf16 word are written `half_step` floats apart.
   template <int H, int W>
-  [[gnu::always_inline]] void transform(const Element* from, float* to, std::int64_t step) const {
+  [[gnu::always_inline]] void transform(const Element* from, float* to, std::int64_t step,
+                                        std::int64_t half_step) const {
     __m512 columns[kDepth<Element>][H + 2][W + 2];
 #pragma GCC unroll 6
     for (int c = 0; c < W + 2; ++c) {
@@ -205,7 +249,7 @@ struct TileInputs {
         TileAxis<Element>::template inputs<W>(columns[i][r]);
 #pragma GCC unroll 6
         for (int c = 0; c < W + 2; ++c) {
-          _mm512_storeu_ps(to + i * kImages + (r * kSide + c) * step, columns[i][r][c]);
+          _mm512_storeu_ps(to + i * half_step + (r * kSide + c) * step, columns[i][r][c]);
         }
       }
     }
@@ -224,7 +268,7 @@ template <class Element, int H, int W>
     for (int v = 0; v < kVectors; ++v) {
       inputs.template transform<H, W>(block + word * kWordSize<Element> + v * kVectorSize<Element>,
                                       to + word * kDepth<Element> * kImages + v * kLanes,
-                                      plan.position_size);
+                                      plan.position_size, kImages);
     }
   }
 }
@@ -363,62 +407,74 @@ void gather_winograd(const GatherView& view, const BatchOperands<Element>& opera
   }
 }
 
-// Weight gradient, of fp32 tiles only.
+// Weight gradient.
 
-inline constexpr std::int64_t kTileRows = kTileSide<float>;
-
-/// Transforms the gradients of two outputs along an axis.
-inline void transform_gradients(__m512 first, __m512 second, __m512* to, std::int64_t step) {
-  to[0] = first;
-  to[step] = first + second;
-  to[2 * step] = first - second;
-  to[3 * step] = _mm512_setzero_ps() - second;
-}
-
-/// Transforms the gradient of a tile into [position][channel][image].
-inline void transform_gradient_tile(const Band<float>& band, const GradientBand& tiles,
-                                    const Tile& tile, float* to) {
+/// Transforms the gradients of a tile into [position][channel][image].
+template <class Element, int H, int W>
+[[gnu::noinline]] void transform_gradient_tile(const Band<Element>& band, const GradientBand& tiles,
+                                               const Tile& tile, float* to) {
+  constexpr std::int64_t kSide = kTileSide<Element>;
+  constexpr std::int64_t kPrefetched = 4 * kVectorSize<Element>;
   const ValueShape& out = band.view.shape.out;
-  const std::int64_t pixel = out.pixel_size<float>();
-  const float* from = band.operands.gradient +
-                      ((band.part.block_begin * out.height + tile.y) * out.width + tile.x) * pixel;
-  // Outputs outside the image are not read, as in TileInputs.
-  const __mmask16 right_mask = tile.width > 1 ? 0xffff : 0;
-  const __mmask16 lower_mask = tile.height > 1 ? 0xffff : 0;
-  const std::int64_t right = tile.width > 1 ? pixel : 0;
-  const std::int64_t lower = tile.height > 1 ? out.width * pixel : 0;
-  for (std::int64_t i = 0; i < kVectors * out.channels; ++i, from += kLanes, to += kLanes) {
-    __m512 rows[kTileRows * 2];
-    transform_gradients(_mm512_loadu_ps(from), _mm512_maskz_loadu_ps(lower_mask, from + lower),
-                        rows, 2);
-    transform_gradients(_mm512_maskz_loadu_ps(right_mask, from + right),
-                        _mm512_maskz_loadu_ps(lower_mask & right_mask, from + lower + right),
-                        rows + 1, 2);
+  const std::int64_t pixel = out.pixel_size<Element>();
+  const Element* from =
+      band.operands.gradient +
+      ((band.part.block_begin * out.height + tile.y) * out.width + tile.x) * pixel;
+  for (std::int64_t m = 0; m < out.channels; m += kDepth<Element>) {
+    for (int v = 0; v < kVectors; ++v, from += kVectorSize<Element>) {
+      __m512 columns[kDepth<Element>][H + 2][W];
 #pragma GCC unroll 4
-    for (std::int64_t r = 0; r < kTileRows; ++r) {
-      __m512 row[kTileRows];
-      transform_gradients(rows[2 * r], rows[2 * r + 1], row, 1);
+      for (int c = 0; c < W; ++c) {
+        Values<Element> outputs[H];
 #pragma GCC unroll 4
-      for (int c = 0; c < kTileRows; ++c) {
-        _mm512_storeu_ps(to + (kTileRows * r + c) * tiles.a_position, row[c]);
+        for (int r = 0; r < H; ++r) {
+          const bool is_inside = r < tile.height && c < tile.width;
+          const Element* const output = from + (is_inside ? (r * out.width + c) * pixel : 0);
+          __builtin_prefetch(output + kPrefetched, 0, 2);
+          outputs[r] = load_words(output, is_inside ? 0xffff : 0);
+        }
+#pragma GCC unroll 2
+        for (int i = 0; i < kDepth<Element>; ++i) {
+          __m512 column[H];
+          __m512 positions[H + 2];
+#pragma GCC unroll 4
+          for (int r = 0; r < H; ++r) column[r] = outputs[r].v[i];
+          TileAxis<Element>::template gradients<H>(column, positions);
+#pragma GCC unroll 6
+          for (int r = 0; r < H + 2; ++r) columns[i][r][c] = positions[r];
+        }
+      }
+#pragma GCC unroll 2
+      for (int i = 0; i < kDepth<Element>; ++i) {
+        float* const channel = to + (m + i) * kImages + v * kLanes;
+#pragma GCC unroll 6
+        for (int r = 0; r < H + 2; ++r) {
+          __m512 positions[W + 2];
+          TileAxis<Element>::template gradients<W>(columns[i][r], positions);
+#pragma GCC unroll 6
+          for (int c = 0; c < W + 2; ++c) {
+            _mm512_storeu_ps(channel + (kSide * r + c) * tiles.a_position, positions[c]);
+          }
+        }
       }
     }
   }
 }
 
 /// Transforms the rearranged inputs of a tile into [position][image][channel].
-inline void transform_input_tile(const Band<float>& band, const GradientBand& tiles,
-                                 const Tile& tile, float* to) {
+template <class Element, int H, int W>
+[[gnu::noinline]] void transform_input_tile(const Band<Element>& band, const GradientBand& tiles,
+                                            const Tile& tile, float* to) {
   const auto& [view, part, operands] = band;
   const ConvolutionShape& s = view.shape;
-  const Extent& padding = s.padding;
-  const TileInputs<float> inputs(s.in, tile, padding.height, padding.width, part.in_begin,
-                                 part.b_row, part.b_pixel);
-  const float* const from = operands.scratch + part.b_begin;
-  for (std::int64_t image = 0; image < kImages; ++image) {
+  const TileInputs<Element> inputs(s.in, tile, s.padding.height, s.padding.width, part.in_begin,
+                                   part.b_row, part.b_pixel);
+  for (std::int64_t word = 0; word < kImageWords<Element>; ++word) {
+    const Element* const from = operands.scratch + part.b_begin + word * part.b_word;
     for (std::int64_t c = 0; c < s.in.channels; c += kLanes) {
-      inputs.transform<2, 2>(from + image * part.b_word + c, to + image * tiles.b_word + c,
-                             tiles.b_position);
+      inputs.template transform<H, W>(from + c * kDepth<Element>,
+                                      to + word * kDepth<Element> * tiles.b_word + c,
+                                      tiles.b_position, tiles.b_word);
     }
   }
 }
@@ -426,24 +482,17 @@ inline void transform_input_tile(const Band<float>& band, const GradientBand& ti
 template <class Element>
 void transform_tiles(const Band<Element>& band, const GradientBand& tiles, std::int64_t begin,
                      std::int64_t end) {
-  if constexpr (kDepth<Element> == 1) {
-    float* const scratch = band.operands.scratch;
-    for (std::int64_t i = begin; i < end; ++i) {
-      const Tile tile =
-          Tile::make<Element>(band.view.shape.out, band.part.row_begin, band.part.row_end, i);
-      transform_gradient_tile(band, tiles, tile, scratch + tiles.a_begin + i * tiles.a_pixel);
-      transform_input_tile(band, tiles, tile, scratch + tiles.b_begin + i * tiles.b_pixel);
-    }
+  auto* const scratch = reinterpret_cast<float*>(band.operands.scratch);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const auto tile =
+        Tile::make<Element>(band.view.shape.out, band.part.row_begin, band.part.row_end, i);
+    with_outputs<Element>(tile, [&]<int H, int W>() {
+      transform_gradient_tile<Element, H, W>(band, tiles, tile,
+                                             scratch + tiles.a_begin + i * tiles.a_pixel);
+      transform_input_tile<Element, H, W>(band, tiles, tile,
+                                          scratch + tiles.b_begin + i * tiles.b_pixel);
+    });
   }
-}
-
-/// Transforms four sums along an axis into the sums of three taps.
-inline void transform_sums(const __m512* sums, std::int64_t step, __m512* to) {
-  const __m512 half = _mm512_set1_ps(0.5F);
-  const __m512 middle = (sums[step] + sums[2 * step]) * half;
-  to[0] = sums[0] + middle;
-  to[step] = (sums[step] - sums[2 * step]) * half;
-  to[2 * step] = middle + sums[3 * step];
 }
 
 /// Transforms the sums over tiles into the weight gradient of output channels `begin` to `end`;
@@ -452,21 +501,26 @@ template <class Element>
 void transform_sums(const WeightGradientView& tiles,
                     const WeightGradientOperands<Element>& operands, std::int64_t begin,
                     std::int64_t end) {
+  constexpr int kSide = kTileSide<Element>;
   const std::int64_t channels = tiles.shape.in.channels;
   for (std::int64_t o = begin; o < end; ++o) {
     for (std::int64_t c = 0; c < tiles.columns; c += kLanes) {
-      __m512 tile_sums[kTilePositions<float>];
-      for (int i = 0; i < kTilePositions<float>; ++i) {
-        tile_sums[i] = _mm512_loadu_ps(tiles.row_sums(operands.sums, i) + o * tiles.columns + c);
+      __m512 sums[kSide * kSide];
+      for (int i = 0; i < kSide * kSide; ++i) {
+        sums[i] = _mm512_loadu_ps(tiles.row_sums(operands.sums, i) + o * tiles.columns + c);
       }
-      __m512 rows[3 * kTileRows];
-      for (int x = 0; x < kTileRows; ++x) transform_sums(tile_sums + x, kTileRows, rows + x);
+      __m512 columns[3][kSide];
+      for (int x = 0; x < kSide; ++x) {
+        __m512 taps[3];
+        TileAxis<Element>::taps(sums + x, kSide, taps);
+        for (int ky = 0; ky < 3; ++ky) columns[ky][x] = taps[ky];
+      }
       for (int ky = 0; ky < 3; ++ky) {
         __m512 taps[3];
-        transform_sums(rows + kTileRows * ky, 1, taps);
+        TileAxis<Element>::taps(columns[ky], 1, taps);
         for (int kx = 0; kx < 3; ++kx) {
           store_rounded(operands.weight_gradient + ((o * 3 + ky) * 3 + kx) * channels + c,
-                        first_lanes(channels - c), taps[kx]);
+                        first_lanes(channels - c), TileAxis<Element>::scale(taps[kx]));
         }
       }
     }
