@@ -2,6 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/hardsigmoid.h>
 #include <ATen/ops/hardswish.h>
@@ -15,6 +17,7 @@
 #include <torch/nn/functional/conv.h>
 
 #include <algorithm>
+#include <array>
 
 namespace mnist_train::models {
 
@@ -53,6 +56,58 @@ at::Tensor convolve_with_kernels(const torch::nn::Conv2dImpl& layer, const at::T
   if (!kernels::supports_convolution(convolution, images, layer.weight)) return {};
   return kernels::convolve(convolution, images.contiguous(at::MemoryFormat::ChannelsLast),
                            layer.weight);
+}
+
+/// Returns whether a tap of the kernel sees only padding, for all outputs along an axis.
+bool has_blind_tap(std::int64_t size, std::int64_t out, std::int64_t kernel, std::int64_t stride,
+                   std::int64_t padding, std::int64_t dilation) {
+  for (std::int64_t tap = 0; tap < kernel; ++tap) {
+    bool is_blind = true;
+    for (std::int64_t i = 0; i < out && is_blind; ++i) {
+      const std::int64_t in = i * stride - padding + tap * dilation;
+      is_blind = in < 0 || in >= size;
+    }
+    if (is_blind) return true;
+  }
+  return false;
+}
+
+/// Returns the layer's output with the given bias, which may be undefined. On CPUs, LibTorch 2.11
+/// uses uninitialised memory if a kernel tap sees only padding, or if an axis has a stride and a
+/// single output. Such images are padded explicitly, and such strides are not passed on. A dilation
+/// of a kernel axis of size 1, which may crash, is not passed on, either.
+at::Tensor convolve_with_library(const torch::nn::Conv2dImpl& layer, at::Tensor images,
+                                 const at::Tensor& bias) {
+  const auto& options = layer.options;
+  const auto* const given = std::get_if<torch::ExpandingArray<2>>(&options.padding());
+  if (given == nullptr || !images.is_cpu()) {
+    return torch::nn::functional::detail::conv2d(images, layer.weight, bias, options.stride(),
+                                                 options.padding(), options.dilation(),
+                                                 options.groups());
+  }
+  std::array<std::int64_t, 2> stride = *options.stride();
+  std::array<std::int64_t, 2> padding = **given;
+  std::array<std::int64_t, 2> dilation = *options.dilation();
+  std::array<std::int64_t, 2> extent{};  // inputs that an output sees
+  bool pads = false;
+  for (std::size_t axis = 0; axis < 2; ++axis) {
+    const std::int64_t size = images.size(static_cast<std::int64_t>(axis) + 2);
+    const std::int64_t kernel = options.kernel_size()->at(axis);
+    if (kernel == 1) dilation[axis] = 1;
+    extent[axis] = dilation[axis] * (kernel - 1) + 1;
+    const std::int64_t out = (size + 2 * padding[axis] - extent[axis]) / stride[axis] + 1;
+    const bool has_one = out == 1 && stride[axis] > 1;
+    pads = pads || has_one ||
+           has_blind_tap(size, out, kernel, stride[axis], padding[axis], dilation[axis]);
+    if (has_one) stride[axis] = 1;
+    if (!has_one) extent[axis] = size + 2 * padding[axis];
+  }
+  if (pads) {
+    images = at::constant_pad_nd(images, {padding[1], padding[1], padding[0], padding[0]});
+    images = images.narrow(2, 0, extent[0]).narrow(3, 0, extent[1]);
+    padding = {0, 0};
+  }
+  return at::conv2d(images, layer.weight, bias, stride, padding, dilation, options.groups());
 }
 
 }  // namespace
@@ -116,16 +171,14 @@ at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction functi
 
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
   if (const at::Tensor y = convolve_with_kernels(layer, images); y.defined()) return y;
-  const auto& options = layer.options;
-  return torch::nn::functional::detail::conv2d(images, layer.weight, /*bias=*/{}, options.stride(),
-                                               options.padding(), options.dilation(),
-                                               options.groups());
+  return convolve_with_library(layer, images, /*bias=*/{});
 }
 
 at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
   if (!layer.bias.defined()) return convolve_without_bias(layer, images);
   const at::Tensor y = convolve_with_kernels(layer, images);
-  return y.defined() ? y + layer.bias.view({-1, 1, 1}) : layer.forward(images);
+  return y.defined() ? y + layer.bias.view({-1, 1, 1})
+                     : convolve_with_library(layer, images, layer.bias);
 }
 
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {
@@ -144,7 +197,7 @@ at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor
   if (kernels::are_used(images.device())) {
     return relu_max_pool(convolve_without_bias(layer, images), layer.bias, flatten);
   }
-  return relu_max_pool(layer.forward(images), /*bias=*/{}, flatten);
+  return relu_max_pool(convolve(layer, images), /*bias=*/{}, flatten);
 }
 
 }  // namespace mnist_train::models

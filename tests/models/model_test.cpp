@@ -1,5 +1,7 @@
 #include "models/model.h"
 
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -11,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/layer_operations.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 
@@ -113,6 +116,55 @@ TEST_CASE("synchronizes_batch_norm is true only for models with batch norm") {
     const auto model = make_model(named(name), {}, 1);
     model->synchronize_batch_norm(sum);
     CHECK(model->synchronizes_batch_norm() == (name == ModelName::kResNet18));
+  }
+}
+
+/// LibTorch computes some of these with uninitialised memory or crashes; see layer_operations.cpp.
+TEST_CASE("convolutions with few outputs or much padding match those in fp64") {
+  using Pair = torch::ExpandingArray<2>;
+  struct Row {
+    std::int64_t channels, height, width;
+    Pair kernel, stride, padding, dilation;
+  };
+  const Row rows[] = {
+      {16, 1, 1, {3, 3}, {2, 2}, {1, 1}, {1, 1}}, {16, 5, 1, {2, 3}, {3, 3}, {1, 2}, {1, 1}},
+      {16, 4, 3, {2, 2}, {1, 4}, {0, 1}, {2, 1}}, {1, 3, 1, {3, 2}, {1, 4}, {2, 1}, {1, 1}},
+      {1, 9, 1, {2, 5}, {1, 2}, {1, 2}, {2, 1}},  {2, 3, 1, {5, 5}, {3, 2}, {3, 3}, {2, 1}},
+      {3, 5, 1, {3, 7}, {3, 2}, {0, 4}, {2, 1}},  {1, 5, 1, {3, 1}, {2, 3}, {2, 2}, {1, 2}},
+      {3, 6, 5, {3, 3}, {2, 1}, {1, 1}, {1, 1}}};
+  torch::manual_seed(3);
+  for (const auto& [channels, height, width, kernel, stride, padding, dilation] : rows) {
+    torch::nn::Conv2d layer(torch::nn::Conv2dOptions(channels, 8, kernel)
+                                .stride(stride)
+                                .padding(padding)
+                                .dilation(dilation));
+    for (int i = 0; i < 6; ++i) {
+      const auto type = i % 2 == 0 ? at::kFloat : at::kBFloat16;
+      layer->to(type);
+      layer->zero_grad();
+      for (at::Tensor& parameter : layer->parameters()) {
+        if (parameter.dim() == 4) {
+          parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
+        }
+      }
+      for (const std::int64_t size : {100, 10'000, 100'000}) (void)at::full({size}, 1e30F);
+      const at::Tensor images = at::randn({32, channels, height, width})
+                                    .to(type)
+                                    .contiguous(at::MemoryFormat::ChannelsLast);
+      const at::Tensor y = convolve(*layer, images);
+      y.sum().backward();
+      const at::Tensor weight =
+          layer->weight.detach().to(at::kDouble).contiguous().requires_grad_();
+      const at::Tensor expected =
+          at::conv2d(images.to(at::kDouble).contiguous(), weight,
+                     layer->bias.detach().to(at::kDouble), *stride, *padding, *dilation);
+      expected.sum().backward();
+      CAPTURE(channels, height, width, i);
+      const double tolerance = type == at::kFloat ? 1e-5 : 0.02;
+      CHECK((y - expected).abs().max().item<double>() <= tolerance * 10);
+      const at::Tensor error = (layer->weight.grad() - weight.grad()).abs().max();
+      CHECK(error.item<double>() <= tolerance * (1 + weight.grad().abs().max().item<double>()));
+    }
   }
 }
 
