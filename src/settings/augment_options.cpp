@@ -119,7 +119,8 @@ AugmentRow random_crop() {
   ADD_KEY(schema, fill, fill_type(), fill_doc("these pixels"));
   schema.check([](RandomCropOptions&, const JsonCursor& cursor) {
     const bool pads = cursor.has("padding") && cursor.member("padding").value() != 0;
-    if (!cursor.has_value("size") && !pads) {
+    const bool is_unclear = cursor.is_unclear("size") || cursor.is_unclear("padding");
+    if (!cursor.has_value("size") && !pads && !is_unclear) {
       cursor.add_error("has no effect without size or padding");
     }
   });
@@ -167,7 +168,7 @@ AugmentRow color_jitter() {
           "1 is a full turn.");
   schema.check([](ColorJitterOptions&, const JsonCursor& cursor) {
     for (const char* key : {"brightness", "contrast", "saturation", "hue"}) {
-      if (cursor.has_value(key)) return;
+      if (cursor.has_value(key) || cursor.is_unclear(key)) return;
     }
     cursor.add_error("has no effect without brightness, contrast, saturation or hue");
   });

@@ -229,12 +229,10 @@ void add_preparation(Schema<DataOptions>& schema) {
 void check_images(DataOptions& options, const JsonCursor& cursor) {
   std::optional<std::int64_t> channels = options.channels;
   std::optional<ImageSize> size = options.size;
-  // After an error in `dataset`, the option has its default, and the images are not known.
-  if (options.dataset &&
-      (!cursor.has_value("dataset") || cursor.member("dataset").value() == *options.dataset)) {
+  if (options.dataset && !cursor.is_unclear("dataset") && !cursor.is_unclear("format")) {
     const NamedDataset& named = named_dataset(*options.dataset);
-    if (!cursor.has_value("channels")) channels = named.channels;
-    if (!cursor.has_value("size")) size = named.size;
+    if (!channels && !cursor.is_unclear("channels")) channels = named.channels;
+    if (!size && !cursor.is_unclear("size")) size = named.size;
   }
   if (cursor.has("augment")) check_crops(options.augment, size, cursor.member("augment"));
   if (!channels) return;

@@ -102,6 +102,7 @@ void check_files(RunConfig& config, const JsonCursor& cursor) {
   const auto [model_rest, accuracies_rest] =
       std::mismatch(model.begin(), model.end(), accuracies.begin(), accuracies.end());
   if (model_rest != model.end() && accuracies_rest != accuracies.end()) return;
+  if (cursor.is_unclear("model_file") || cursor.is_unclear("accuracies_file")) return;
   cursor.add_error_at(cursor.has("accuracies_file") ? "accuracies_file" : "model_file",
                       "model_file and accuracies_file are equal, or one contains the other");
 }

@@ -84,23 +84,31 @@ Json object(const std::string& name, const Json& value) {
   return result;
 }
 
-bool meets_keyword(const Node& node, const std::string& keyword, const Json& argument) {
-  const auto matches_node = [&](const Json& condition) { return matches(condition, node); };
-  if (keyword == "allOf") return std::all_of(argument.begin(), argument.end(), matches_node);
-  if (keyword == "anyOf") return std::any_of(argument.begin(), argument.end(), matches_node);
-  if (keyword == "not") return !matches_node(argument);
-  if (keyword == "type") return argument == node.value.type_name();
-  if (keyword == "const") return argument == node.value;
+bool meets_keyword(const JsonCursor& cursor, const std::string& keyword, const Json& argument,
+                   bool if_unclear) {
+  const auto matches_value = [&](const Json& condition) {
+    return matches(condition, cursor, if_unclear);
+  };
+  if (keyword == "allOf") return std::all_of(argument.begin(), argument.end(), matches_value);
+  if (keyword == "anyOf") return std::any_of(argument.begin(), argument.end(), matches_value);
+  if (keyword == "not") return !matches(argument, cursor, !if_unclear);
+  if (keyword == "type") return argument == cursor.value().type_name();
+  if (keyword == "const") return cursor.is_unclear() ? if_unclear : argument == cursor.value();
   if (keyword == "properties") {
     return std::ranges::all_of(argument.items(), [&](const auto& property) {
-      const Node* value = node.find(property.key());
-      return value == nullptr || matches(property.value(), *value);
+      const std::string& key = property.key();
+      return !cursor.has(key) || matches(property.value(), cursor.member(key), if_unclear);
     });
   }
-  if (keyword == "required") return node.find(argument.front().get<std::string>()) != nullptr;
+  if (keyword == "required") {
+    const auto key = argument.front().get<std::string>();
+    return cursor.has(key) || (if_unclear && cursor.is_unclear(key));
+  }
   if (keyword == "contains") {
-    return std::any_of(node.items.begin(), node.items.end(),
-                       [&](const Node& item) { return matches(argument, item); });
+    for (std::size_t i = 0; i < cursor.node().items.size(); ++i) {
+      if (matches(argument, cursor.item(i), if_unclear)) return true;
+    }
+    return false;
   }
   throw std::logic_error("a rule of the config uses the keyword " + keyword);
 }
@@ -160,6 +168,7 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& known) const {
                             ? explain_unknown_key(member.key, pointer_, keys,
                                                   inside.empty() ? "" : inside.front().key)
                             : Explanation{"unknown key \"" + shorten(member.key) + '"'};
+    context_->unclear.insert(found.hints.begin(), found.hints.end());
     context_->problems.push_back({member.value.source, member.key_offset,
                                   join_pointer(pointer_, member.key), std::move(found.message),
                                   std::move(found.hints)});
@@ -355,9 +364,9 @@ Json all_of(const std::vector<Json>& conditions) { return object("allOf", Json(c
 
 Json any_of(const std::vector<Json>& conditions) { return object("anyOf", Json(conditions)); }
 
-bool matches(const Json& condition, const Node& value) {
+bool matches(const Json& condition, const JsonCursor& value, bool if_unclear) {
   return std::ranges::all_of(condition.items(), [&](const auto& rule) {
-    return meets_keyword(value, rule.key(), rule.value());
+    return meets_keyword(value, rule.key(), rule.value(), if_unclear);
   });
 }
 

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -75,6 +76,9 @@ struct ReadContext {
   Problems& problems;
   const std::vector<KnownKey>& keys;  // for suggestions
   bool is_layer = false;  // one of multiple layers: required keys, rules and checks are ignored
+  /// Pointers to keys whose intended values are unknown: their values were rejected, or an unknown
+  /// key may mean them. Rules and checks do not report mistakes that depend on these values.
+  std::set<std::string> unclear{};
 };
 
 /// A value that is being read: its node and pointer, and the list for errors about it.
@@ -101,6 +105,21 @@ class JsonCursor {
   /// Returns a cursor at another node in place of this value.
   JsonCursor at(const Node& node) const { return {node, pointer_, *context_}; }
   bool has(std::string_view key) const { return node_->find(key) != nullptr; }
+  /// Returns whether this value was rejected or, at a missing key, an unknown key may mean it.
+  bool is_unclear() const { return node_->is_broken || context_->unclear.contains(pointer_); }
+  bool is_unclear(const std::string& key) const {
+    return has(key) ? member(key).is_unclear()
+                    : context_->unclear.contains(join_pointer(pointer_, key));
+  }
+  /// Calls `read`, which reads this value, and notes whether it was rejected. The keys of an object
+  /// are noted one by one instead.
+  template <class Read>
+  void note_if_rejected(const Read& read) const {
+    const std::size_t before = context_->problems.size();
+    read();
+    const bool is_rejected = context_->problems.size() > before && !value().is_object();
+    if (is_rejected) context_->unclear.insert(pointer_);
+  }
   /// Returns whether this object contains the key with a value other than null.
   bool has_value(std::string_view key) const {
     return has(key) && !node_->find(key)->value.is_null();
@@ -311,9 +330,9 @@ Json none_of(const Json& condition);
 Json all_of(const std::vector<Json>& conditions);
 Json any_of(const std::vector<Json>& conditions);
 
-/// Returns whether a value meets a condition. Throws std::logic_error for JSON Schema keywords that
-/// the functions above do not use.
-bool matches(const Json& condition, const Node& value);
+/// Returns whether a value meets a condition, or `if_unclear` if that depends on unclear values.
+/// Throws std::logic_error for JSON Schema keywords that the functions above do not use.
+bool matches(const Json& condition, const JsonCursor& value, bool if_unclear = false);
 
 /// A key of a group, with functions that read it into the group's struct and write it back.
 template <class Owner>
@@ -423,19 +442,21 @@ class Schema {
   std::optional<Owner> read(const JsonCursor& cursor) const {
     if (!cursor.value().is_object()) return cursor.add_not_an_object(keys());
     Owner owner = defaults_;
-    for (const Field<Owner>& field : fields_) {
-      if (cursor.has(field.key.name)) {
-        field.read(owner, cursor.member(field.key.name));
-      } else if (is_required(field) && !cursor.is_layer()) {
-        cursor.add_error("needs \"" + field.key.name + '"');
-      }
-    }
     if (!std::ranges::all_of(cursor.node().members, [this](const auto& m) { return has(m.key); })) {
       cursor.add_unknown_keys(keys());
     }
+    for (const Field<Owner>& field : fields_) {
+      const std::string& name = field.key.name;
+      if (cursor.has(name)) {
+        const JsonCursor at = cursor.member(name);
+        at.note_if_rejected([&] { field.read(owner, at); });
+      } else if (is_required(field) && !cursor.is_layer() && !cursor.is_unclear(name)) {
+        cursor.add_error("needs \"" + name + '"');
+      }
+    }
     if (cursor.is_layer()) return owner;
     for (const Rule& rule : rules_) {
-      if (matches(rule.forbidden, cursor.node())) cursor.add_error_at(rule.key, rule.message);
+      if (matches(rule.forbidden, cursor)) cursor.add_error_at(rule.key, rule.message);
     }
     for (const Check& each : checks_) each(owner, cursor);
     return owner;

@@ -195,6 +195,31 @@ TEST_CASE("misspelled values get a suggestion") {
   CHECK_THAT(lines[0], EndsWith(std::string("; did you mean ") + hint));
 }
 
+TEST_CASE("a rejected value or a misspelled key causes no other errors") {
+  const auto* text = GENERATE(
+      R"({"schedule":{"name":"plateu","patience":1,"factor":0.5}})",
+      R"({"schedule":{"name":[],"pct_start":0.1}})", R"({"model":{"name":"mpl","hidden":[3]}})",
+      R"({"model":{"nmae":"mlp","hidden":[3]}})", R"({"model":{"init":{"name":"norml","std":1}}})",
+      R"({"data":{"format":"imagefolder","train":"a","test":0.2,"on_bad_sample":"skip"}})",
+      R"({"data":{"formmat":"idx","train":"a","test":0.2}})",
+      R"({"format":"idx","data":{"train":"a","test":0.2}})",
+      R"({"data":{"format":"idx","trian":"a","test":0.2}})",
+      R"({"data":{"sise":40,"augment":[{"name":"random_crop","size":32}]}})",
+      R"({"data":{"augment":[{"name":"random_crop","sise":32}]}})",
+      R"({"data":{"augment":[{"name":"color_jitter","heu":0.1}]}})",
+      R"({"parameters":[{"macth":"x","frozen":true}]})", R"({"early_stopping":{"patiense":3}})",
+      R"({"epochs":"20","schedule":{"warmup_epochs":15}})",
+      R"({"model_file":"a","accuracies_file":"model.pt"})");
+  CAPTURE(text);
+  CHECK(lines_for(text).size() == 1);
+}
+
+TEST_CASE("errors that do not depend on a rejected value are reported with it") {
+  CHECK(lines_for(R"({"data":{"format":"idx","fit":"corp","train":5,"decode":"dali"}})").size() ==
+        4);
+  CHECK(lines_for(R"({"optimizer":"adam","nesterov":true,"epochs":0})").size() == 2);
+}
+
 /// Tests each kind of limit; check/config_keys compares all limits with the documentation.
 TEST_CASE("values out of range are refused, not clipped") {
   for (const char* pair :
