@@ -235,9 +235,11 @@ void add_monitoring(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, stop_at_accuracy, kNever, optional_of(number({0, 1})),
           "Ends the run after the first epoch that reaches this accuracy, on the validation set if "
           "there is one, else on the test set.");
-  ADD_KEY(schema, log_interval, kNever, optional_of(integer(1, kMaxCount), "auto"),
-          "Steps between step records in metrics.jsonl; auto: 100, or for epochs of fewer than 200 "
-          "steps, the larger of a tenth of an epoch and a thousandth of the run, at most 100.");
+  ADD_KEY(
+      schema, log_interval, kNever, optional_of(integer(1, kMaxCount), "auto"),
+      "Steps between step records in metrics.jsonl; auto: 100, or if an epoch or `max_steps` is "
+      "less than 200 steps, the larger of a tenth of that and a thousandth of the run, at most "
+      "100.");
   Schema<EarlyStoppingOptions> early_stopping;
   ADD_KEY(early_stopping, patience, integer(1, kMaxCount),
           "Consecutive epochs without improvement after which the run ends.", kRequired);
@@ -265,7 +267,7 @@ void choose_batch_size(TrainOptions& options, const JsonCursor& /*cursor*/) {
 /// Ignores `max_steps`, because its equivalent in epochs depends on the data.
 void check_warmup(TrainOptions& options, const JsonCursor& cursor) {
   const double warmup_epochs = options.schedule.warmup_epochs;
-  if (warmup_epochs <= static_cast<double>(options.epochs)) return;
+  if (cursor.is_unclear("epochs") || warmup_epochs <= static_cast<double>(options.epochs)) return;
   cursor.add_error_at("schedule/warmup_epochs",
                       "is longer than the run of " + counted(options.epochs, "epoch"));
 }
