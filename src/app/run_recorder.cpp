@@ -47,11 +47,11 @@ report::Histogram histogram_of(const at::Tensor& tensor) {
   return histogram;
 }
 
-/// Returns histograms of each trained parameter ("weights/conv1.weight") and its gradient in the
-/// last step ("gradients/…"), without values that are not finite. `Trainer::all_gather_gradients`
-/// must have been called after that step.
+/// Returns histograms of each trained parameter ("weights/conv1.weight") and, if `has_gradients`,
+/// its gradient in the last step ("gradients/…"), without values that are not finite.
+/// `Trainer::all_gather_gradients` must have been called after that step.
 std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
-    const train::Trainer& trainer) {
+    const train::Trainer& trainer, bool has_gradients) {
   const at::NoGradGuard no_grad;
   std::vector<std::pair<std::string, report::Histogram>> histograms;
   const train::FlatParameters& parameters = trainer.parameters();
@@ -59,6 +59,7 @@ std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
   for (std::size_t i = 0; i < names.size(); ++i) {
     for (const auto& [kind, flat] : {std::pair("weights/", parameters.values()),
                                      std::pair("gradients/", parameters.gradients())}) {
+      if (!has_gradients && flat.is_same(parameters.gradients())) continue;
       histograms.emplace_back(kind + names[i],
                               histogram_of(parameters.view_like_parameter(flat, i)));
     }
@@ -401,7 +402,11 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   for (auto* rows : {&result.predictions, &result.mistakes}) {
     for (report::Prediction& row : *rows) row.file = test.path(row.id);
   }
-  if (worker_.config.report.histograms) result.histograms = weight_histograms(trainer_);
+  if (worker_.config.report.histograms) {
+    // A run that resumes after the last step of an epoch has no gradients yet.
+    const bool has_gradients = summary_.startup_seconds > 0;
+    result.histograms = weight_histograms(trainer_, has_gradients);
+  }
   summary_.test_loss = evaluations.test.loss;
   summary_.test_accuracy = evaluations.test.accuracy;
   summary_.validation_accuracy = result.record.validation_accuracy;

@@ -47,6 +47,13 @@ def test_histograms_count_every_weight(run):
         assert len(gradient) == 2 and gradient[-1][1]["sum_squares"] > 0
 
 
+def test_a_run_that_resumes_after_its_last_step_writes_no_gradients(tmp_path):
+    changes = WITH_HISTOGRAMS | {"max_steps": 5, "checkpoint": {"every_steps": 5}}
+    file = train(tmp_path, changes, output="first").checkpoints()[-1]
+    events = events_of(train(tmp_path, changes, "--resume", file, output="second").path)
+    assert {name.split("/")[0] for name, kind, *_ in events if "fc1" in name} == {"weights"}
+
+
 def test_gradient_histograms_do_not_depend_on_the_averaging_strategy(tmp_path):
     shared, flat = (events_of(train(tmp_path, WITH_HISTOGRAMS | averaging(strategy), processes=2, output=strategy).path)
                     for strategy in ("shared_memory", "flat"))
