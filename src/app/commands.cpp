@@ -47,7 +47,14 @@ std::vector<std::string> class_names_of(const Worker& worker) {
   if (!options.format) return settings::named_dataset(*options.dataset).class_names;
   if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) return facts->class_names;
   if (!worker.job.dataset_record.empty()) {
-    return data::read_dataset_record(worker.job.dataset_record).class_names;
+    std::vector<std::string> names =
+        data::read_dataset_record(worker.job.dataset_record).class_names;
+    // The record numbers classes without names. Only folders may have numbers as names.
+    std::size_t numbered = 0;
+    while (numbered < names.size() && names[numbered] == std::to_string(numbered)) ++numbered;
+    const bool has_names =
+        options.format == settings::DataFormat::kImageFolder || numbered < names.size();
+    return has_names ? names : std::vector<std::string>();
   }
   if (options.has_picture_files()) {
     spdlog::warn(

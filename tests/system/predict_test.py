@@ -50,6 +50,13 @@ def test_every_file_gets_a_line_with_class_and_scores(trained, checkpoint, digit
     assert accuracy > 0.8
 
 
+def test_classes_without_names_have_no_names_in_the_run_folder_either(tmp_path, digits):
+    data = {"dataset": None, "format": "synthetic", "limit_train": 200, "limit_test": 20}
+    folder = train(tmp_path, {"epochs": 1, "data": data})
+    for file in (folder.checkpoints()[-1], folder.path / "model.pt"):
+        assert [list(row) for row in predict(file, digits[0][0])] == [["file", "guess", "scores"]]
+
+
 def test_output_is_readable_on_a_terminal_and_json_in_a_pipe(checkpoint, digits):
     files = digits[0][:5]
     rows = predict(checkpoint, *files)
