@@ -22,6 +22,8 @@ using settings::ImageSize;
 using Arguments = std::vector<std::string>;
 
 constexpr const char* kIndent = "    ";
+/// Arguments that torch.jit.script accepts only as floats.
+constexpr std::array kFloats{"eps", "momentum", "negative_slope", "p"};
 
 /// Returns two empty lines and exported_module.py's class or function that starts with `begin`.
 std::string definition(const std::string& begin) {
@@ -92,7 +94,9 @@ std::string expression_of(const SizedLayer& sized, const settings::LayerKind& ki
   Arguments arguments;
   for (const auto& [key, value] : entry.items()) {
     const bool is_named = arguments.size() >= row->positional;
-    arguments.push_back((is_named ? key + "=" : "") + literal(value));
+    const bool is_float = std::ranges::find(kFloats, key) != kFloats.end();
+    arguments.push_back((is_named ? key + "=" : "") +
+                        literal(is_float ? OrderedJson(value.get<double>()) : value));
   }
   if (row->channels) {
     arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(*row->channels),

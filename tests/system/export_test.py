@@ -160,6 +160,15 @@ def test_an_onnx_file_describes_its_network(tmp_path, small_images):
     assert all(numpy.array_equal(tensors[name], tensor.numpy()) for name, tensor in expected.items())
 
 
+def test_torch_jit_accepts_generated_python_with_whole_numbers(tmp_path, small_images):
+    layers = [{"name": "batch_norm", "momentum": 1}, {"name": "leaky_relu", "negative_slope": 0}, "flatten",
+              {"name": "dropout", "p": 0}, LAST]
+    weights_of(lambda: torch_network(layers, SHAPE), tmp_path)
+    config = config_of(tmp_path, layers, small_images[0])
+    module = exported_module(tmp_path / "model.pt", tmp_path / "net.py", "--config", config)
+    assert torch.jit.script(module.make_model())(torch.zeros(2, *SHAPE)).shape == (2, 10)
+
+
 def test_the_generated_python_is_readable(tmp_path, small_images):
     layers = [{"name": "conv2d", "as": "stem", "out_channels": 4, "kernel_size": [3, 2], "padding": "same"},
               {"name": "residual", "layers": ["batch_norm", "relu"], "activation": "gelu"},
