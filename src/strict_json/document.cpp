@@ -189,7 +189,8 @@ class DocumentParser {
                             "malformed string: expected UTF-8 without control characters, and only "
                             "valid escapes, such as \\n and \\u00e9"};
     } catch (const Json::out_of_range&) {
-      throw MalformedScalar{begin, "the number " + shorten(token) + " is too large"};
+      throw MalformedScalar{begin,
+                            "the number " + shorten(token) + " is beyond the range of floats"};
     }
   }
 

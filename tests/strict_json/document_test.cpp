@@ -249,7 +249,7 @@ TEST_CASE("a malformed scalar is reported with its position, and the rest is rea
       {"[.5]", "f:1:2: /0: expected a value, found .5"},
       {"[5.]", "f:1:2: /0: expected a value, found 5."},
       {"[-]", "f:1:2: /0: expected a value, found -"},
-      {"[1e999]", "f:1:2: /0: the number 1e999 is too large"},
+      {"[1e999]", "f:1:2: /0: the number 1e999 is beyond the range of floats"},
       {"[\"\\x\"]", bad_string(4)},
       {"[\"\\u12\"]", bad_string(7)},
       {"[\"\\ud800\"]", bad_string(9)},
