@@ -420,20 +420,22 @@ void CheckpointWriter::wait() {
 }
 
 std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
-  const std::vector<std::int64_t> steps = saved_steps(folder);
+  std::vector<fs::path> files;
+  for (const std::int64_t step : saved_steps(folder))
+    files.push_back(folder / checkpoint_name(step));
+  if (files.empty()) return std::nullopt;
+  if (fs::exists(folder / kBestCheckpoint)) files.insert(files.begin(), folder / kBestCheckpoint);
   std::string damage;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const fs::path path = folder / checkpoint_name(*step);
+  for (auto file = files.rbegin(); file != files.rend(); ++file) {
     try {
-      return FoundCheckpoint{path, read_checkpoint(path)};
+      return FoundCheckpoint{*file, read_checkpoint(*file)};
     } catch (const Error& error) {
-      const bool last = std::next(step) == steps.rend();
+      const bool last = std::next(file) == files.rend();
       spdlog::warn("{}; {}", error.what(),
                    last ? "there is no earlier checkpoint" : "trying the previous one");
       damage += std::string("\n  ") + error.what();
     }
   }
-  if (steps.empty()) return std::nullopt;
   fail_checkpoint(folder.string() + ": no checkpoint can be read:" + damage +
                   "\nto start from scratch, move these files elsewhere");
 }

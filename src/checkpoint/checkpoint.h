@@ -159,8 +159,9 @@ struct FoundCheckpoint {
   TensorFile file;
 };
 
-/// Returns the newest intact checkpoint in `folder`, or nullopt if there are no checkpoints. Logs a
-/// warning for each newer one that is damaged. Throws Error(kCheckpoint) if all are damaged.
+/// Returns the newest intact checkpoint in `folder`, or the best one if all others are damaged;
+/// nullopt if there are no checkpoints. Logs a warning for each newer one that is damaged. Throws
+/// Error(kCheckpoint) if all are damaged.
 std::optional<FoundCheckpoint> newest_valid(const std::filesystem::path& folder);
 
 /// Snapshots of the training state of the ranks on one host, in an in-memory file that the launcher

@@ -168,6 +168,9 @@ TEST_CASE("if the newest checkpoint is damaged, the previous one is used") {
     CHECK_THAT(
         error_of([&] { newest_valid(folder.path()); }),
         IsError(ExitCode::kCheckpoint, path(10), path(20), path(30), "move these files elsewhere"));
+    save(checkpoints, {40});
+    fs::rename(checkpoints.path_of(40), checkpoints.best());
+    CHECK(newest_valid(folder.path())->path == checkpoints.best());
   }
 }
 
