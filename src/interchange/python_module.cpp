@@ -233,23 +233,19 @@ class StepWriter {
   void add(const settings::ResizeOptions& options) { add_resize(options.size); }
   void add(const settings::RandomCropOptions& options) {
     if (!options.size || *options.size == size_) return;
-    const std::int64_t padding = options.padding;
-    add_place((size_.height + 2 * padding - options.size->height) / 2 - padding,
-              (size_.width + 2 * padding - options.size->width) / 2 - padding, *options.size,
-              "torch.tensor(" + number_text(options.fill.value) + ")");
+    add_place(*options.size, "torch.tensor(" + number_text(options.fill.value) + ")");
   }
   void add(const settings::RandomResizedCropOptions& options) {
     if (options.size == size_) return;
     const ImageSize window = settings::centre_window(options, size_);
-    const auto half = [](std::int64_t number) {
-      return std::llrint(static_cast<double>(number) / 2);
-    };
-    add_place(half(size_.height - window.height), half(size_.width - window.width), window, "0");
+    add_place(window, "0");
     if (window != options.size) add_resize(options.size);
   }
 
-  void add_place(std::int64_t top, std::int64_t left, ImageSize size, const std::string& colour) {
-    add_line("place(pixels, {}, {}, ({}, {}), {})", -top, -left, size.height, size.width, colour);
+  void add_place(ImageSize size, const std::string& colour) {
+    add_line("place(pixels, {}, {}, ({}, {}), {})",
+             -settings::centre_begin(size_.height, size.height),
+             -settings::centre_begin(size_.width, size.width), size.height, size.width, colour);
     size_ = size;
   }
   void add_resize(ImageSize size) {

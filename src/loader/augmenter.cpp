@@ -54,8 +54,8 @@ Augmentation augmentation_of(const settings::RandomCropOptions& options, ImageSi
   };
   if (window == size) return entry;
   entry.apply_to_test = [=, padding = options.padding](const at::Tensor& images) {  // centre crop
-    const std::int64_t top = (size.height + 2 * padding - window.height) / 2;
-    const std::int64_t left = (size.width + 2 * padding - window.width) / 2;
+    const auto top = padding + settings::centre_begin(size.height, window.height);
+    const auto left = padding + settings::centre_begin(size.width, window.width);
     return padded(images).narrow(2, top, window.height).narrow(3, left, window.width).contiguous();
   };
   return entry;

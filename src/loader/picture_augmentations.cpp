@@ -518,11 +518,9 @@ Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
   entry.apply_to_test = [size, wanted = options.size,
                          middle =
                              settings::centre_window(options, size)](const at::Tensor& images) {
-    const auto begin = [](std::int64_t all, std::int64_t part) {
-      return static_cast<std::int64_t>(std::llrint(static_cast<double>(all - part) / 2));
-    };
-    const at::Tensor cut = images.narrow(2, begin(size.height, middle.height), middle.height)
-                               .narrow(3, begin(size.width, middle.width), middle.width)
+    using settings::centre_begin;
+    const at::Tensor cut = images.narrow(2, centre_begin(size.height, middle.height), middle.height)
+                               .narrow(3, centre_begin(size.width, middle.width), middle.width)
                                .contiguous();
     return middle == wanted ? cut : resized(cut, wanted);
   };

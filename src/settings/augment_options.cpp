@@ -334,6 +334,11 @@ ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size)
   return {side(height), side(width)};
 }
 
+std::int64_t centre_begin(std::int64_t size, std::int64_t window) {
+  const std::int64_t rest = size - window;
+  return rest < 0 ? rest / 2 : std::llrint(static_cast<double>(rest) / 2);
+}
+
 void check_crops(const AugmentList& list, const std::optional<ImageSize>& size,
                  const JsonCursor& cursor) {
   follow_size(list, size, [&](std::size_t i, const std::string& message) {

@@ -176,6 +176,10 @@ ImageSize augmented_size(const AugmentList& list, ImageSize size);
 /// for smaller images, one with the same aspect ratio, to be resized to the entry's size.
 ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size);
 
+/// Returns where torchvision's CenterCrop begins a window: half of the difference, rounded half to
+/// even, or towards zero if it is negative because the window is larger.
+std::int64_t centre_begin(std::int64_t size, std::int64_t window);
+
 /// Returns keys, such as "mean", whose values do not match this number of channels, with reasons.
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const AugmentationOptions& entry, std::int64_t channels);

@@ -196,6 +196,18 @@ TEST_CASE("a resized crop takes the centre window of test images") {
   CHECK(difference(larger, expected) <= 1);
 }
 
+TEST_CASE("a random crop takes the centre window of test images, like CenterCrop") {
+  const at::Tensor images = noise_bytes();  // 9x7
+  const auto for_test = [&](RandomCropOptions options) {
+    return Augmenter({options}, kSize, kSeed, at::kCPU).apply_to_test(images);
+  };
+  for (const std::int64_t padding : {0, 1, 2}) {  // 1.5 is rounded to 2, and 2.5, too
+    CHECK(for_test({ImageSize{6, 2}, padding}).equal(images.narrow(2, 2, 6).narrow(3, 2, 2)));
+  }
+  const at::Tensor larger = for_test({ImageSize{12, 7}, 2});  // CenterCrop begins at -(3 // 2)
+  CHECK(larger.narrow(2, 1, 9).equal(images));
+}
+
 TEST_CASE("normalize converts bytes to fp32, and later entries keep the type") {
   const at::Tensor images = noise_bytes();
   const at::Tensor numbers = images_of({NormalizeOptions{0.5, 0.25}}, images);
