@@ -92,8 +92,8 @@ def test_published_weights_can_be_fine_tuned_and_exported(walk, tmp_path):
                for line in lines}
     rows = json_lines(outputs["predict"])
     assert sum(row["class"] == class_of(row["file"]) for row in rows) / len(rows) > 0.55  # twice the accuracy without pretrained weights
-    script = re.sub("ImageOps.fit(.*)\\)\n", r"ImageOps.pad\1, color=tuple(json.loads(about['background'])))\n",
-                    block_with("onnxruntime", document="src/cli/README.md"))
+    pad = "picture = ImageOps.pad(picture, (width, height), Image.Resampling.BILINEAR, color=tuple(json.loads(about['background'])))"
+    script = re.sub("picture = picture.resize.*", pad, block_with("onnxruntime", document="src/cli/README.md"))
     assert "ImageOps.pad(" in script and json.loads((tmp_path / "clipart.json").read_text())["data"]["fit"] == "pad"
     for row in rows[::40]:
         said = subprocess.run([sys.executable, "-c", script, row["file"]], cwd=tmp_path, capture_output=True, text=True, check=True)
