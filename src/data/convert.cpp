@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "base/file.h"
 #include "base/print.h"
 
 namespace mnist_train::data {
@@ -53,8 +54,16 @@ Converted convert(const ConvertOptions& options) {
   if (fs::exists(options.to) && (!fs::is_directory(options.to) || !fs::is_empty(options.to))) {
     refuse("{}: already exists; choose a new folder", options.to.string());
   }
-  const auto training_set = open_idx(find_idx_files({options.from, {}}, SplitName::kTrain));
-  const auto test_set = open_idx(find_idx_files({options.from, {}}, SplitName::kTest));
+  if (!path_exists(options.from)) fail_data("{}: no such folder", options.from.string());
+  const auto train_files = find_idx_files({options.from, {}}, SplitName::kTrain);
+  const auto test_files = find_idx_files({options.from, {}}, SplitName::kTest);
+  if (train_files.images == test_files.images) {
+    fail_data(
+        "{}: would be both the training and the test set; give a folder with the files of both",
+        train_files.images.string());
+  }
+  const auto training_set = open_idx(train_files);
+  const auto test_set = open_idx(test_files);
   const std::int64_t classes = std::max(training_set->classes(), test_set->classes());
   fs::path folder = fs::absolute(options.to).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();

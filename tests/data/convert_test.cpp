@@ -53,6 +53,22 @@ TEST_CASE("conversion to an image folder writes the same samples, in one folder 
   }
 }
 
+TEST_CASE("files of one set are not converted to both sets") {
+  const TempFolder folder;
+  const fs::path idx = folder.path() / "idx";
+  SmallDataset{}.write(idx);
+  const auto refuse = [&](const fs::path& from) {
+    CHECK_ERROR(convert({from, ConvertTarget::kLmdb, folder.path() / "out"}), ExitCode::kData,
+                "images-idx3-ubyte: would be both the training and the test set");
+  };
+  refuse(idx / "t10k-images-idx3-ubyte");
+  for (const std::string name : {"images-idx3-ubyte", "labels-idx1-ubyte"}) {
+    fs::remove(idx / ("train-" + name));
+    fs::rename(idx / ("t10k-" + name), idx / name);
+  }
+  refuse(idx);
+}
+
 TEST_CASE("a failed conversion leaves no files behind, and conversions overwrite no files") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "idx");
