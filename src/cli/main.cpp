@@ -153,8 +153,8 @@ std::string describe(const CommandLine& line, const settings::RunConfig& config)
 }
 
 /// Returns the output of `describe --data`, which a run writes to its dataset.json. Warns about
-/// held-out files that are also in the training set. Decodes all images if a run would do so at its
-/// start. Throws Error(kData) and ConfigKeyError.
+/// files that are in two sets. Decodes all images if a run would do so at its start. Throws
+/// Error(kData) and ConfigKeyError.
 std::string describe_data(settings::DataOptions options) {
   const bool decodes =
       options.is_encoded() && (options.decode == settings::Decode::kOnce ||
@@ -166,6 +166,9 @@ std::string describe_data(settings::DataOptions options) {
   data::Dataset dataset = reader.stream(failed);
   reader.note_repeated_files(dataset);
   for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
+  if (!dataset.skipped.empty()) {
+    spdlog::warn("skipped: {}", first_names(dataset.skipped, /*max_names=*/10));
+  }
   return data::write_dataset_record(dataset, options);
 }
 

@@ -1,6 +1,8 @@
 #include "data/dataset.h"
 
+#include <bit>
 #include <cstring>
+#include <map>
 #include <unordered_map>
 
 #include "base/hash.h"
@@ -23,16 +25,22 @@ SampleSplit take_part(const SampleView& samples, const std::vector<std::int64_t>
   return split;
 }
 
-/// Returns the positions of a run's test files; a missing file is an error.
+/// Returns the positions of a run's test files. Files that are missing or have another class than
+/// those of the run are errors.
 std::vector<std::int64_t> recorded_test(const SampleView& samples, const DatasetRecord& record) {
-  std::unordered_map<std::string, std::int64_t> wanted;  // path -> index in the record
-  for (const std::string& path : record.test) wanted.emplace(path, wanted.size());
+  std::unordered_map<std::string, std::int64_t> wanted;  // key -> index in the record
+  for (const std::string& path : record.test) {
+    wanted.emplace(samples.sources().front()->key_of(path), wanted.size());
+  }
   std::vector<std::int64_t> positions(record.test.size(), -1);
   for (std::int64_t position = 0; position < samples.count(); ++position) {
-    const auto found = wanted.find(samples.path(position));
-    if (found != wanted.end() && samples.label(position) >= 0) {
-      positions[static_cast<std::size_t>(found->second)] = position;
+    const auto found = wanted.find(samples.draw_key(position));
+    if (found == wanted.end()) continue;
+    if (samples.label(position) < 0) {
+      fail_data("{}: {}, one of the run's test files, now has a class that the run does not have",
+                samples.name(), samples.sample_name(position));
     }
+    positions[static_cast<std::size_t>(found->second)] = position;
   }
   const auto missing = std::ranges::count(positions, -1);
   if (missing == 0) return positions;
@@ -115,6 +123,7 @@ void DatasetReader::open(Splits splits, const DatasetRecord* record) {
       notes_.insert(notes_.end(), source->notes().begin(), source->notes().end());
     }
   }
+  if (record == nullptr) check_part_classes();
   std::vector<std::int64_t> remaining = positions({0, train_.count()});
   draw_test(remaining, record);
   if (splits == Splits::kTest) {
@@ -134,6 +143,35 @@ void DatasetReader::open(Splits splits, const DatasetRecord* record) {
   const bool grows = !stored || !stored->same_shape(geometry_);
   // Decoded or resized images fill memory gradually, so a shortage would only show up later.
   if (grows && options_.decode == settings::Decode::kOnce) require_memory();
+}
+
+/// Rejects held-out rows of a list if their class has no training rows, and warns about classes
+/// without test rows.
+void DatasetReader::check_part_classes() {
+  const ImageSource& list = *train_.sources().front();
+  std::map<Part, std::set<std::int32_t>> labels;
+  for (std::size_t i = 0; i < list.parts().size(); ++i) {
+    labels[list.parts()[i]].insert(list.labels()[i]);
+  }
+  const auto only_in = [&](Part part, Part other) {
+    std::vector<std::string> names;
+    for (const std::int32_t label : labels[part]) {
+      if (labels[other].contains(label)) continue;
+      names.push_back(name_or_number(class_names_, static_cast<std::size_t>(label)));
+    }
+    return names.empty()
+               ? ""
+               : (names.size() == 1 ? "class " : "classes ") + first_names(names, /*max_names=*/10);
+  };
+  for (const auto& [part, word] :
+       {std::pair(Part::kTest, "test"), {Part::kValidation, "validation"}}) {
+    const std::string untrained = only_in(part, Part::kTrain);
+    if (untrained.empty()) continue;
+    fail_data("{}: has {} rows, but no training rows, of {}", list.name(), word, untrained);
+  }
+  if (labels[Part::kTest].empty()) return;
+  const std::string untested = only_in(Part::kTrain, Part::kTest);
+  if (!untested.empty()) notes_.push_back(list.name() + ": has no test rows of " + untested);
 }
 
 /// Limits the training set to `remaining` and limit_train, then splits off the validation samples.
@@ -379,40 +417,46 @@ void DatasetReader::note_empty_classes(Dataset& dataset) const {
 
 void DatasetReader::note_repeated_files(Dataset& dataset) const {
   if (dataset.train.count == 0) return;
-  const std::array splits{std::pair(&dataset.train, &train_),
-                          std::pair(&dataset.validation, &validation_),
-                          std::pair(&dataset.test, &test_)};
+  const std::array views{&train_, &validation_, &test_};
   // Only files of equal size, or with equal pixels if already decoded, are compared.
-  const auto for_each = [&](std::size_t begin, std::size_t end, const auto& visit) {
-    for (const auto& [set, samples] : std::span(splits).subspan(begin, end - begin)) {
-      const std::size_t size = set->encoded ? 0 : image_bytes();
-      for (std::int64_t i = 0; i < set->count; ++i) {
-        const auto pixels = set->images.subspan(static_cast<std::size_t>(i) * size, size);
-        visit(*samples, i, set->encoded ? std::to_string(samples->bytes(i)) : hash_hex(pixels));
+  const auto for_each = [&](std::size_t begin, const auto& visit) {
+    for (std::size_t split = begin; split < views.size(); ++split) {
+      const ImageSet& set = dataset.*kSplits.at(split).second;
+      const std::size_t size = set.encoded ? 0 : image_bytes();
+      for (std::int64_t i = 0; i < set.count; ++i) {
+        const auto pixels = set.images.subspan(static_cast<std::size_t>(i) * size, size);
+        visit(split, i, set.encoded ? std::to_string(views.at(split)->bytes(i)) : hash_hex(pixels));
       }
     }
   };
-  std::unordered_map<std::string, bool> shared;  // key of a held-out file -> a training file has it
-  for_each(1, 3, [&](const auto&, std::int64_t, const std::string& key) { shared[key] = false; });
-  shared.erase("0");  // samples without a file
-  Buffer buffer;
-  std::unordered_map<std::string, std::int64_t> known;  // hash of a training file -> sample
-  for_each(0, 1, [&](const SampleView& samples, std::int64_t i, const std::string& key) {
-    const auto found = shared.find(key);
-    if (found == shared.end()) return;
-    found->second = true;
-    known.emplace(hash_hex(samples.read(i, buffer)), i);
+  std::unordered_map<std::string, unsigned> splits_of;  // key of a held-out file -> bits
+  for_each(1, [&](std::size_t split, std::int64_t, const std::string& key) {
+    splits_of[key] |= 1U << split;
   });
+  splits_of.erase("0");  // samples without a file
+  const auto name_of = [&](std::size_t split, std::int64_t i) {
+    return fmt::format("{} ({})", views.at(split)->sample_name(i), kSplits.at(split).first);
+  };
+  Buffer buffer;
+  std::unordered_map<std::string, std::pair<std::size_t, std::int64_t>> known;  // by hash
   std::vector<std::string> repeated;
-  for_each(1, 3, [&](const SampleView& samples, std::int64_t i, const std::string& key) {
-    if (!shared[key]) return;
-    const auto same = known.find(hash_hex(samples.read(i, buffer)));
-    if (same == known.end()) return;
-    repeated.push_back(samples.sample_name(i) + " = " + train_.sample_name(same->second));
+  for_each(0, [&](std::size_t split, std::int64_t i, const std::string& key) {
+    const auto found = splits_of.find(key);
+    if (found == splits_of.end()) return;
+    found->second |= 1U << split;
+    if (std::has_single_bit(found->second)) return;
+    try {
+      const Bytes bytes = views.at(split)->read(i, buffer);
+      (void)imaging::read_header(bytes, /*name=*/"", geometry_.decode.max_pixels);
+      const auto [same, is_new] = known.emplace(hash_hex(bytes), std::pair(split, i));
+      const auto [other, sample] = same->second;
+      if (other != split) repeated.push_back(name_of(split, i) + " = " + name_of(other, sample));
+    } catch (const Error&) {  // unusable, so reported or skipped when it is decoded
+    }
   });
   if (repeated.empty()) return;
   dataset.notes.push_back(
-      "held-out files are also in the training set, so results look better than they are: " +
+      "identical files are in two sets, so results look better than they are: " +
       first_names(repeated, /*max_names=*/5));
 }
 

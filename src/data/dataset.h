@@ -107,8 +107,9 @@ class DatasetReader {
   /// for any failure unless bad samples are skipped.
   Dataset stream(const std::vector<SampleFailure>& failed = {});
 
-  /// Adds a note listing validation and test files that are identical to a training file. `read`
-  /// already does so. For the result of `stream`, reads those files that are equal in size.
+  /// Adds a note listing validation and test files that are identical to a file of another set,
+  /// unless they are unusable. `read` already does so. For the result of `stream`, reads those
+  /// files that are equal in size.
   void note_repeated_files(Dataset& dataset) const;
 
  private:
@@ -117,6 +118,7 @@ class DatasetReader {
   std::shared_ptr<EncodedImages> encoded(const SampleView& samples) const;
   std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
   void open(Splits splits, const DatasetRecord* record);
+  void check_part_classes();
   void draw_validation(std::vector<std::int64_t> remaining);
   void note_drawn(const SampleSplit& split, const char* key);
   void draw_test(std::vector<std::int64_t>& remaining, const DatasetRecord* record);

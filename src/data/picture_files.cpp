@@ -421,9 +421,10 @@ class ImageList : public PictureFiles {
     release_spare_memory();
   }
 
-  std::string draw_key(std::int64_t sample) const override {
-    const fs::path path = path_view(sample);
-    return (path.is_absolute() ? path.lexically_relative(folder_) : path).string();
+  std::string key_of(const std::string& path) const override {
+    if (!path.starts_with('/') && !path.starts_with("..")) return path;
+    const fs::path folder = folder_.lexically_normal();
+    return (folder / path).lexically_normal().lexically_relative(folder).string();
   }
 
  private:

@@ -134,11 +134,13 @@ class ImageSource {
   /// Returns the path of a sample's file, relative to the folder or list unless the list contains
   /// an absolute one, or "" if it has none.
   virtual std::string path(std::int64_t /*sample*/) const { return ""; }
+  /// Returns the same string for all spellings of a sample's path.
+  virtual std::string key_of(const std::string& path) const { return path; }
   /// Returns the string whose hash decides if a sample is drawn: its path relative to the folder or
   /// list, or its number if it has none.
-  virtual std::string draw_key(std::int64_t sample) const {
-    std::string text = path(sample);
-    return text.empty() ? std::to_string(sample) : text;
+  std::string draw_key(std::int64_t sample) const {
+    const std::string text = path(sample);
+    return text.empty() ? std::to_string(sample) : key_of(text);
   }
   /// Returns the size of a sample's file in bytes, or 0 if it has none.
   virtual std::int64_t bytes(std::int64_t /*sample*/) const { return 0; }

@@ -178,9 +178,52 @@ def test_identical_files_cause_a_warning(tmp_path, photos):
     for i in range(10):  # most copies are in the training set
         (photos / "bee" / f"copy{i}.png").write_bytes((photos / test[0]).read_bytes())
     config = SMALL_NET | {"data": own("image-folder", photos)}
-    said = (f"held-out files are also in the training set, so results look better than they are: {photos / test[0]} = {photos}/bee/copy")
+    said = f"identical files are in two sets, so results look better than they are: {photos / test[0]} (test) = {photos}/bee/copy"
     for stderr in (described(tmp_path, config)[1], run("init", photos, expect=0).stderr, train(tmp_path, config).stderr):
         assert stderr.count(said) == 1, stderr
+
+
+def list_config(photos, rows, **others):
+    """Writes a list with the columns path, label and holdout, and returns a config that reads it."""
+    (photos / "list.csv").write_text("\n".join(["path,label,holdout", *map(",".join, rows)]) + "\n")
+    return SMALL_NET | {"data": own("image-list", photos / "list.csv", **others)}
+
+
+def test_files_in_validation_and_test_cause_a_warning_unless_they_are_unusable(tmp_path, photos):
+    (photos / "yak").rename(tmp_path / "yak")
+    rows = [(name, label, ("test", "validation", "train")[min(i, 2)])
+            for label, names in classes_of(photos).items() for i, name in enumerate(names)]
+    test, validation = (photos / name for name, _, _ in rows[:2])
+    validation.write_bytes(test.read_bytes())
+    config = list_config(photos, rows, test=None, on_bad_sample="skip")
+    assert f"{test} (test) = {validation} (validation)" in described(tmp_path, config)[1]
+    for file in (test, validation):
+        file.write_bytes(b"junk")
+    said = described(tmp_path, config)[1]
+    assert "identical" not in said and f"{test}: byte 0: not a PNG" in said
+
+
+def test_a_class_of_a_list_needs_training_rows(tmp_path, photos):
+    (photos / "yak").rename(tmp_path / "yak")
+    rows = [(name, label, "train" if i else "test") for label, names in classes_of(photos).items() for i, name in enumerate(names)]
+    untested = [row for row in rows if row[1:] != ("bee", "test")]
+    assert "list.csv: has no test rows of class bee" in described(tmp_path, list_config(photos, untested, test=None))[1]
+    untrained = [row for row in rows if row[1:] != ("bee", "train")]
+    refused = run("--config", write_config(tmp_path, list_config(photos, untrained, test=None)), expect=3).stderr
+    assert "list.csv: has test rows, but no training rows, of class bee" in refused
+
+
+def test_a_run_finds_its_test_files_in_all_spellings(tmp_path, photos):
+    rows = [(name, label, "train") for label, names in classes_of(photos).items() for name in names]
+    folder = train(tmp_path, list_config(photos, rows)).path
+    expected = run("evaluate", "--checkpoint", folder, expect=0).stdout
+    for prefix in (f"{photos}/", f"../{photos.name}/"):
+        list_config(photos, [(prefix + name, *others) for name, *others in rows])
+        assert run("evaluate", "--checkpoint", folder, expect=0).stdout == expected
+    test = json.loads((folder / "dataset.json").read_text())["test"][0]
+    list_config(photos, [(name, "wasp" if name == test else label, part) for name, label, part in rows])
+    refused = run("evaluate", "--checkpoint", folder, expect=3).stderr
+    assert f"{photos / test}, one of the run's test files, now has a class that the run does not have" in refused
 
 
 def test_a_list_trains_like_the_folder(tmp_path, photos):
