@@ -127,9 +127,9 @@ class PictureFiles : public ImageSource {
 
 /// Returns why a folder cannot be a class or a part of one, or null if it can.
 const char* reason_to_ignore(std::string_view folder) {
-  for (const char* name :
-       {"__MACOSX", "@eaDir", "#recycle", "#snapshot", "@Recycle", "$RECYCLE.BIN",
-        "System Volume Information", "lost+found", "__pycache__"}) {
+  for (const char* name : {"__MACOSX", "@eaDir", "#recycle", "#snapshot", "@Recycle",
+                           "$RECYCLE.BIN", "System Volume Information", "lost+found", "__pycache__",
+                           "Network Trash Folder", "Temporary Items", "@tmp"}) {
     if (folder == name) return "created by another program";
   }
   return folder.starts_with('.') ? "hidden" : nullptr;
@@ -270,9 +270,10 @@ class ImageFolder : public PictureFiles {
         bad_.add(display_path(inner) + problem);
         ++others[kUnusable];
       } else {
-        const std::string extension = imaging::extension_of(entry.name);
+        // In the file's own spelling, because the advice contains a pattern for file names.
+        const std::string extension = fs::path(entry.name).extension().string();
         ++others[entry.name.starts_with('.') ? kHidden
-                 : extension.empty()         ? kNoExtension
+                 : extension.size() < 2      ? kNoExtension
                                              : on_one_line(extension)];
       }
     }

@@ -137,7 +137,7 @@ std::string conversion_advice(const std::string& name) {
 std::string conversion_hint(std::string_view extension, std::int64_t count) {
   constexpr std::array kExtensions{".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl",
                                    ".jp2", ".j2k", ".psd",  ".ico",  ".pbm",  ".pam",  ".tga"};
-  if (std::ranges::count(kExtensions, extension) == 0) return "";
+  if (std::ranges::count(kExtensions, extension_of(fmt::format("*{}", extension))) == 0) return "";
   return fmt::format(" (convert {} folder: {}*{})", count == 1 ? "it in its" : "them in their",
                      kConvertToPng, extension);
 }

@@ -388,12 +388,31 @@ TEST_CASE("a folder that is not a data set is refused, and the error names it") 
 
 TEST_CASE("files and folders that are neither pictures nor classes are skipped with a reason") {
   const TempFolder folder;
-  for (const char* file :
-       {"a/1.png",      "a/2.WebP",         "a/x/3.bmp",      "a/4.ppm",    "a/5.pgm",
-        "b/1.png",      "a/n.txt",          "a/x/m.TXT",      "b/LICENSE",  "top.txt",
-        "a/Thumbs.db",  "__MACOSX/a/1.png", "a/@eaDir/1.png", ".git/1.png", "tables/t.tif",
-        "tables/u.tif", "lost+found/1.png", "a/.extra.png",   "a/x/.2.JPG", "a/._1.png",
-        "a/.DS_Store",  "a/.note.txt",      "dots/.only.png"}) {
+  for (const char* file : {"a/1.png",
+                           "a/2.WebP",
+                           "a/x/3.bmp",
+                           "a/4.ppm",
+                           "a/5.pgm",
+                           "b/1.png",
+                           "a/n.txt",
+                           "a/x/m.TXT",
+                           "b/LICENSE",
+                           "top.txt",
+                           "a/Thumbs.db",
+                           "__MACOSX/a/1.png",
+                           "a/@eaDir/1.png",
+                           ".git/1.png",
+                           "tables/t.tif",
+                           "tables/u.tif",
+                           "lost+found/1.png",
+                           "a/.extra.png",
+                           "a/x/.2.JPG",
+                           "a/._1.png",
+                           "a/.DS_Store",
+                           "a/.note.txt",
+                           "dots/.only.png",
+                           "b/end.",
+                           "b/Temporary Items/1.png"}) {
     folder.write(file, "1");
   }
   fs::create_directory(folder.path() / "empty");
@@ -403,10 +422,11 @@ TEST_CASE("files and folders that are neither pictures nor classes are skipped w
   const LeftOut& left_out = set->left_out();
   CHECK(left_out.files ==
         std::map<std::string, std::int64_t>{
-            {".db", 1}, {".txt", 2}, {"hidden picture", 2}, {"without extension", 1}});
+            {".TXT", 1}, {".db", 1}, {".txt", 1}, {"hidden picture", 2}, {"without extension", 2}});
   CHECK(left_out.folders ==
         std::map<std::string, std::string>{{".git", "hidden"},
                                            {"@eaDir", "created by another program"},
+                                           {"Temporary Items", "created by another program"},
                                            {"__MACOSX", "created by another program"},
                                            {"dots", "no pictures, 1 hidden picture"},
                                            {"empty", "no pictures"},
