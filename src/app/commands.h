@@ -56,15 +56,14 @@ struct PictureFolder {
   std::filesystem::path train;                // absolute
   std::optional<std::filesystem::path> test;  // a separate folder; none: held out from train
   std::vector<std::string> class_names{};
-  std::vector<std::int64_t> class_sizes{};  // in pictures
   data::PictureSurvey survey{};
   std::vector<std::string> unused{};  // other folders next to `train` and `test`
   std::string warning{};              // "" unless the class folders look like splits
 };
 
 /// Lists a folder and surveys its pictures. Subfolders such as `train` and `my_test_set` are the
-/// sets; unless there are both, each subfolder is a class. Throws Error(kData) unless at least two
-/// classes have pictures, some of which can be read.
+/// sets; unless there are both, each subfolder is a class. Throws Error(kData) unless there are at
+/// least two classes, each with a usable picture.
 PictureFolder open_picture_folder(const std::filesystem::path& folder);
 
 /// A weights file to start from.

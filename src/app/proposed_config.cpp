@@ -108,7 +108,7 @@ class Draft {
 
   ProposedConfig finish() && {
     because("{} of {}, {}{} each", counted(count_, "picture"),
-            counted(std::ssize(pictures_.class_sizes), "class"),
+            counted(std::ssize(survey_.class_sizes), "class"),
             smallest_ < largest_ ? fmt::format("from {} to ", smallest_) : "", largest_);
     choose_sets();
     choose_images();
@@ -321,9 +321,9 @@ class Draft {
   const data::PictureSurvey& survey_;
   const std::optional<InitialWeights>& weights_;
   // Numbers of pictures: in total, in the smallest class and in the largest class.
-  std::int64_t count_ = std::reduce(pictures_.class_sizes.begin(), pictures_.class_sizes.end());
-  std::int64_t smallest_ = std::ranges::min(pictures_.class_sizes);
-  std::int64_t largest_ = std::ranges::max(pictures_.class_sizes);
+  std::int64_t count_ = std::reduce(survey_.class_sizes.begin(), survey_.class_sizes.end());
+  std::int64_t smallest_ = std::ranges::min(survey_.class_sizes);
+  std::int64_t largest_ = std::ranges::max(survey_.class_sizes);
   std::int64_t height_ = 0;
   std::int64_t width_ = 0;
   Json recipe_ = Json::object();
@@ -374,8 +374,10 @@ PictureFolder open_picture_folder(const fs::path& folder) {
     pictures.train = innermost(*train);
     pictures.test = innermost(*test);
   }
-  data::require_exists({pictures.train, {}}, data::SplitName::kTrain,
-                       settings::DataFormat::kImageFolder);
+  if (!path_exists(pictures.train)) {
+    data::fail_data("{}: no such folder; put folders of pictures ({}) there, one per class",
+                    on_one_line(pictures.train.string()), imaging::kPictureExtensions);
+  }
   data::refuse_unsupported(pictures.train);
   data::BadSamples bad(/*skip=*/true);
   const auto source = data::open_image_folder(pictures.train, bad);
@@ -392,14 +394,17 @@ PictureFolder open_picture_folder(const fs::path& folder) {
         train_name);
   }
   pictures.warning = warning_about_splits(*source);
-  pictures.class_sizes.resize(pictures.class_names.size());
-  for (const std::int32_t label : source->labels()) {
-    ++pictures.class_sizes[static_cast<std::size_t>(label)];
-  }
   pictures.survey = data::survey_pictures(*source, pictures.train);
   auto& unusable = pictures.survey.unusable;
   unusable.insert(unusable.end(), bad.skipped().begin(), bad.skipped().end());
   if (pictures.survey.count == 0) data::fail_data("{}", unusable.front());
+  const auto& sizes = pictures.survey.class_sizes;
+  const auto empty = static_cast<std::size_t>(std::ranges::find(sizes, 0) - sizes.begin());
+  if (empty < sizes.size()) {
+    data::fail_data(
+        "{}: none of its pictures can be used; repair or remove them (first unusable picture: {})",
+        on_one_line((pictures.train / pictures.class_names[empty]).string()), unusable.front());
+  }
   return pictures;
 }
 

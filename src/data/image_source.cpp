@@ -261,6 +261,12 @@ PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folde
   constexpr int kFirstRotated = 5;  // EXIF orientations from here on swap height and width
   PictureSurvey survey;
   survey.gray = true;
+  survey.class_sizes.resize(static_cast<std::size_t>(pictures.classes()));
+  const auto size_of = [&](std::int64_t sample) -> std::int64_t& {
+    const std::int32_t label = pictures.labels()[static_cast<std::size_t>(sample)];
+    return survey.class_sizes[static_cast<std::size_t>(label)];
+  };
+  for (std::int64_t sample = 0; sample < pictures.count(); ++sample) ++size_of(sample);
   std::vector<std::pair<std::int64_t, std::int64_t>> sizes;
   const std::int64_t step = (pictures.count() + kMaxHeaders - 1) / kMaxHeaders;
   const std::int64_t decoded_step = step * ((pictures.count() - 1) / step / kMaxDecoded + 1);
@@ -285,6 +291,8 @@ PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folde
       survey.transparent += header.format != imaging::Format::kJpeg && has_alpha ? 1 : 0;
     } catch (const Error& error) {
       survey.unusable.emplace_back(error.what());
+      std::int64_t& size = size_of(sample);
+      size = std::max<std::int64_t>(size - step, step > 1 ? 1 : 0);
     }
   }
   if (sizes.empty()) return survey;

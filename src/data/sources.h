@@ -389,12 +389,13 @@ struct PictureSurvey {
   std::int64_t count = 0;   // usable pictures that were examined
   std::int64_t height = 0;  // upright: that of most pictures, else of the median shorter side
   std::int64_t width = 0;
-  double same_size = 0;                 // fraction with this height and width
-  bool gray = false;                    // all decoded ones, even if stored as RGB
-  bool light_corners = false;           // of at least half of these; white if transparent
-  double elongated = 0;                 // fraction with an aspect ratio above 2
-  double transparent = 0;               // fraction with an alpha channel
-  std::vector<std::string> unusable{};  // messages
+  double same_size = 0;                     // fraction with this height and width
+  bool gray = false;                        // all decoded ones, even if stored as RGB
+  bool light_corners = false;               // of at least half of these; white if transparent
+  double elongated = 0;                     // fraction with an aspect ratio above 2
+  double transparent = 0;                   // fraction with an alpha channel
+  std::vector<std::string> unusable{};      // messages
+  std::vector<std::int64_t> class_sizes{};  // in usable pictures, estimated from the examined ones
 };
 
 /// Reads the headers of up to 4,000 evenly spaced pictures of `folder`, and decodes up to 64.

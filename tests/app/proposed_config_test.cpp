@@ -17,7 +17,8 @@ using Json = nlohmann::ordered_json;
 
 /// Photos of mixed sizes in two classes.
 PictureFolder photos(std::vector<std::int64_t> class_sizes = {400, 420}) {
-  PictureFolder pictures{"/photos", {}, {"cats", "dogs"}, std::move(class_sizes)};
+  PictureFolder pictures{"/photos", {}, {"cats", "dogs"}};
+  pictures.survey.class_sizes = std::move(class_sizes);
   pictures.survey.count = 820;
   pictures.survey.height = 480;
   pictures.survey.width = 640;
@@ -26,11 +27,12 @@ PictureFolder photos(std::vector<std::int64_t> class_sizes = {400, 420}) {
 
 /// Grayscale characters of 28 x 28 pixels, in ten classes.
 PictureFolder digits(std::int64_t of_each) {
-  PictureFolder pictures{"/digits", {}, {}, std::vector<std::int64_t>(10, of_each)};
+  PictureFolder pictures{"/digits", {}, {}};
   for (int digit = 0; digit < 10; ++digit) {
     pictures.class_names.push_back(std::to_string(digit));
   }
   pictures.survey = {10 * of_each, 28, 28, /*same_size=*/1, /*gray=*/true};
+  pictures.survey.class_sizes.assign(10, of_each);
   return pictures;
 }
 
@@ -180,7 +182,7 @@ TEST_CASE("folders named train, val and test are used as sets, not as classes") 
   CHECK(pictures.train == folder.path() / "Train");
   CHECK(pictures.test == folder.path() / "val");
   CHECK(pictures.class_names == std::vector<std::string>{"a", "b"});
-  CHECK(pictures.class_sizes == std::vector<std::int64_t>{1, 2});
+  CHECK(pictures.survey.class_sizes == std::vector<std::int64_t>{1, 2});
   folder.write("test/a/1.png", testing::png(9, 9));
   CHECK(open_picture_folder(folder.path()).test == folder.path() / "test");
 }

@@ -109,6 +109,7 @@ TEST_CASE("a survey lists unusable pictures and examines the others") {
   const PictureSurvey found = survey(folder);
   CHECK(found.count == 1);
   REQUIRE(found.unusable.size() == 2);
+  CHECK(found.class_sizes == std::vector<std::int64_t>{1, 0});
   CHECK_THAT(found.unusable[1], ContainsSubstring("b/1.png: byte 0: not a PNG"));
 }
 

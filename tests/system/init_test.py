@@ -46,7 +46,7 @@ def test_train_and_test_subfolders_are_used_directly(tmp_path):
     paint(tmp_path / "set" / "train", {"a": 6, "b": 6})
     paint(tmp_path / "set" / "test", {"a": 2, "b": 2})
     printed = run("init", tmp_path / "set", "--quiet", expect=0)
-    assert printed.stderr.startswith("held-out files are also in the training set") and printed.stderr.count("\n") == 1
+    assert printed.stderr.startswith("identical files are in two sets") and printed.stderr.count("\n") == 1
     path = tmp_path / "cfg.json"
     path.write_text(printed.stdout)
     run("--config", path, *ONE_EPOCH, "--set", "max_steps=1", "--output", tmp_path / "run", expect=0)
@@ -63,6 +63,15 @@ def test_unusable_images_are_skipped(tmp_path):
     said = run("init", photos, expect=0)
     assert json.loads(said.stdout)["data"]["on_bad_sample"] == "skip"
     assert "unusable: 1 of 17 examined, for example" in said.stderr and "a/broken.png" in said.stderr
+    for name in range(6):  # identical files that no set contains
+        (photos / "a" / f"{name}.png").write_bytes(b"junk")
+    (photos / "b" / "0.png").rename(photos / "b" / "IMG_0.HEIC")
+    said = run("init", photos, expect=0)
+    assert json.loads(said.stdout)["class_weights"] == "balanced" and "9 pictures of 2 classes, from 2 to 7 each" in said.stderr
+    assert "identical" not in said.stderr and "*.HEIC)" in said.stderr
+    for name in (6, 7):
+        (photos / "a" / f"{name}.png").write_bytes(b"junk")
+    assert f"{photos}/a: none of its pictures can be used" in run("init", photos, expect=3).stderr
 
 
 def test_classes_and_files_that_are_left_out_are_named_as_in_training(tmp_path):
@@ -71,7 +80,7 @@ def test_classes_and_files_that_are_left_out_are_named_as_in_training(tmp_path):
     (photos / "a" / "more.gif").write_bytes(b"GIF89a")
     said = run("init", photos, expect=0)
     left_out = ("left out: 1 .gif file (convert it in its folder: mogrify -format png *.gif); 1 folder: "
-                "c (no pictures, 1 .tif file (convert it in its folder: mogrify -format png *.tif)")
+                "c (no pictures, 1 .TIF file (convert it in its folder: mogrify -format png *.TIF)")
     assert left_out in said.stderr
     (tmp_path / "cfg.json").write_text(said.stdout)
     assert left_out in run("--config", tmp_path / "cfg.json", *ONE_EPOCH, "--output", tmp_path / "run", expect=0).stderr
