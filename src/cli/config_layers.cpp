@@ -38,8 +38,9 @@ std::shared_ptr<const Source> make_source(std::string name, std::string text,
 }
 
 std::shared_ptr<const Source> flag_source(const std::string& flag, const std::string& text) {
-  return make_source(flag + ' ' + strict_json::shorten(text), text, fs::current_path(),
-                     /*omits_position=*/true);
+  const std::string shown = strict_json::shorten(text);
+  return make_source(flag + ' ' + shown, text, fs::current_path(),
+                     /*omits_position=*/shown == text);
 }
 
 /// Parses the text from `begin` on as JSON if it is valid JSON, otherwise as a string.

@@ -136,7 +136,7 @@ TEST_CASE("a mistake in --set is reported with the flag") {
         "--set epochs=abc: /epochs: expected an integer from 1 to 2147483647, found the string "
         "\"abc\"");
   CHECK(message_for("{}", {"epochs=" + std::string(60, 'x')})
-            .starts_with("--set epochs=" + std::string(33, 'x') + "…: /epochs: "));
+            .starts_with("--set epochs=" + std::string(33, 'x') + "…:1:8: /epochs: "));
   for (const std::string text : {"epochs", "=1", ".a=1", "a.=1", "a..b=1", ""}) {
     CAPTURE(text);
     CHECK(message_for("{\"epochs\":0}", {text}) ==
