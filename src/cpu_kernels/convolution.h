@@ -93,7 +93,8 @@ struct GatherAxis {
   }
 };
 
-/// Estimates whether Winograd's algorithm computes a pass faster than a direct sum over all taps.
+/// Estimates whether Winograd's algorithm computes a pass faster than a direct sum over all taps;
+/// the weight gradient follows the forward pass.
 /// Depends on the shape alone, so that results do not depend on the batch size.
 template <class Element>
 bool should_use_winograd(const ConvolutionShape& s, bool backward) {
@@ -107,7 +108,6 @@ bool should_use_winograd(const ConvolutionShape& s, bool backward) {
   const auto is_square = [](const Extent& extent, std::int64_t size) {
     return extent.height == size && extent.width == size;
   };
-  const auto tiles = [](std::int64_t size) { return ceil_divide(size, kTileOutputs<Element>); };
   if (uses_amx<Element>() || s.depthwise || !is_square(s.kernel, 3) || !is_square(s.stride, 1) ||
       s.in.channels * s.out.channels > kMaxPairs) {
     return false;
@@ -130,7 +130,9 @@ bool should_use_winograd(const ConvolutionShape& s, bool backward) {
   };
   const auto channels = [](const ValueShape& shape) { return static_cast<double>(shape.channels); };
   const double cost = static_cast<double>(positions(out.height) * positions(out.width)) +
-                      kTransforms * static_cast<double>(tiles(out.height) * tiles(out.width)) *
+                      kTransforms *
+                          static_cast<double>(winograd_tiles<Element>(out.height) *
+                                              winograd_tiles<Element>(out.width)) *
                           (1 / channels(s.in) + 1 / channels(s.out)) +
                       kWeights;
   return static_cast<double>(products) / kDepth<Element> >= kMinGain * cost;
@@ -235,8 +237,8 @@ class Gather {
   }
   /// Plans Winograd's algorithm, which uses no runs of taps.
   void plan_winograd(const ConvolutionShape& s) {
-    const std::int64_t tiles = ceil_divide(view_.out.height, kTileOutputs<Element>) *
-                               ceil_divide(view_.out.width, kTileOutputs<Element>);
+    const std::int64_t tiles =
+        winograd_tiles<Element>(view_.out.height) * winograd_tiles<Element>(view_.out.width);
     constexpr std::int64_t kLine = 16;  // floats; keeps positions out of the same cache sets
     WinogradView& plan = view_.winograd;
     plan.top = view_.backward ? 2 - s.padding.height : s.padding.height;
@@ -502,13 +504,12 @@ class Convolution {
     std::int64_t blocks_per_band = std::max<std::int64_t>(1, max_rows / shape_.out.height);
     std::int64_t rows = ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, max_rows));
     if (gradient_.uses_winograd) {  // whole rows of tiles
-      constexpr std::int64_t kOutputs = kTileOutputs<Element>;
       blocks_per_band = 1;
-      const std::int64_t row_of_tiles = ceil_divide(shape_.out.width, kOutputs) *
-                                        kTilePositions<Element> *
-                                        (shape_.in.channels + shape_.out.channels) * kImages * 4;
-      max_rows = std::max<std::int64_t>(1, kTileBandBytes / row_of_tiles);
-      rows = kOutputs * std::min(max_rows, ceil_divide(shape_.out.height, kOutputs));
+      const std::int64_t bytes_per_row = winograd_tiles<Element>(shape_.out.width) *
+                                         kTilePositions<Element> *
+                                         (shape_.in.channels + shape_.out.channels) * kImages * 4;
+      max_rows = std::max<std::int64_t>(1, kTileBandBytes / bytes_per_row);
+      rows = kTileOutputs<Element> * std::min(max_rows, winograd_tiles<Element>(shape_.out.height));
     }
     std::vector<GradientBand> bands;
     for (std::int64_t block = 0; block < blocks; block += blocks_per_band) {

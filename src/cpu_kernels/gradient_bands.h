@@ -68,8 +68,8 @@ template <class Element>
 WeightGradientView tile_view(const WeightGradientView& direct) {
   WeightGradientView view = direct;
   ValueShape& out = view.shape.out;
-  out.height = ceil_divide(out.height, kTileOutputs<Element>);
-  out.width = ceil_divide(out.width, kTileOutputs<Element>);
+  out.height = winograd_tiles<Element>(out.height);
+  out.width = winograd_tiles<Element>(out.width);
   view.shape.in = {direct.shape.in.channels, out.height, out.width};
   view.shape.kernel = {kTilePositions<Element>, 1};
   view.shape.padding = {0, 0};
@@ -86,7 +86,8 @@ GradientBand tile_band(const ConvolutionShape& s, const GradientBand& source) {
   constexpr std::int64_t kSlack = kSlackBytes / sizeof(float);
   constexpr std::int64_t kOutputs = kTileOutputs<Element>;
   const Extent outputs{source.row_end - source.row_begin, s.out.width};
-  const Extent tiles{ceil_divide(outputs.height, kOutputs), ceil_divide(outputs.width, kOutputs)};
+  const Extent tiles{winograd_tiles<Element>(outputs.height),
+                     winograd_tiles<Element>(outputs.width)};
   const std::int64_t count = tiles.height * tiles.width;
   GradientBand band{source.block_begin, source.block_end, 0, tiles.height};
   band.overwrites = source.overwrites;

@@ -120,9 +120,16 @@ struct DepthwiseTiles {
 template <class Element>
 inline constexpr std::int64_t kTileOutputs = kDepth<Element> == 1 ? 2 : 4;
 
+/// Returns the number of tiles along an axis with this many outputs.
+template <class Element>
+constexpr std::int64_t winograd_tiles(std::int64_t outputs) {
+  return ceil_divide(outputs, kTileOutputs<Element>);
+}
+
+inline constexpr std::int64_t kSmallSide = 4;  // inputs and positions for up to two outputs
+
 /// Returns the number of inputs, which is that of positions, along an axis of a tile with this many
 /// outputs inside the image. Two or four outputs are computed.
-inline constexpr std::int64_t kSmallSide = 4;  // of two outputs
 constexpr std::int64_t winograd_side(std::int64_t outputs) { return outputs <= 2 ? kSmallSide : 6; }
 template <class Element>
 inline constexpr std::int64_t kTileSide = winograd_side(kTileOutputs<Element>);

@@ -180,7 +180,7 @@ struct Tile {
   static Tile make(const ValueShape& out, std::int64_t row_begin, std::int64_t row_end,
                    std::int64_t index) {
     constexpr std::int64_t kOutputs = kTileOutputs<Element>;
-    const std::int64_t tiles_per_row = ceil_divide(out.width, kOutputs);
+    const std::int64_t tiles_per_row = winograd_tiles<Element>(out.width);
     const std::int64_t y = row_begin + index / tiles_per_row * kOutputs;
     const std::int64_t x = index % tiles_per_row * kOutputs;
     return {y, x, smaller(kOutputs, row_end - y), smaller(kOutputs, out.width - x)};
@@ -387,10 +387,9 @@ void multiply_tiles(const GatherView& view, const BatchOperands<Element>& operan
 template <class Element>
 void gather_winograd(const GatherView& view, const BatchOperands<Element>& operands,
                      const Element* panels, const GatherPart& part) {
-  constexpr std::int64_t kOutputs = kTileOutputs<Element>;
   const WinogradView& plan = view.winograd;
-  const std::int64_t count =
-      ceil_divide(part.row_end - part.row_begin, kOutputs) * ceil_divide(view.out.width, kOutputs);
+  const std::int64_t count = winograd_tiles<Element>(part.row_end - part.row_begin) *
+                             winograd_tiles<Element>(view.out.width);
   const Element* const block = operands.in + part.block * view.in.block_size<Element>();
   for (std::int64_t first = 0; first < count; first += plan.tiles_per_pass) {
     const std::int64_t pass_size = smaller(plan.tiles_per_pass, count - first);
@@ -409,7 +408,8 @@ void gather_winograd(const GatherView& view, const BatchOperands<Element>& opera
 
 // Weight gradient.
 
-/// Transforms the gradients of a tile into [position][channel][image].
+/// Transforms the gradients of a tile into [position][channel][image]. As in TileInputs, outputs
+/// outside the image are not read.
 template <class Element, int H, int W>
 [[gnu::noinline]] void transform_gradient_tile(const Band<Element>& band, const GradientBand& tiles,
                                                const Tile& tile, float* to) {
