@@ -28,7 +28,8 @@ def make_folder(folder, files):
 
 
 def start_and_measure(folder, data):
-    """Returns the seconds from launch to the first steps, and the memory of all processes in bytes, with shared pages counted once.
+    """Returns the seconds from launch to the first steps, and the memory of all processes in bytes, with shared pages counted once,
+    without pages of files, whose share depends on the programs that run beside this one.
 
     All buffers exist after a few steps. Epochs are long enough that no evaluation adds its own."""
     changes = {"data": data, "epochs": 1000, "batch_size": 16, "model": {"name": "mlp"}, "checkpoint": {"every_epochs": 0}}
@@ -39,7 +40,7 @@ def start_and_measure(folder, data):
         proportional = 0
         for pid in (process.pid, *process.ranks().values()):
             with open(f"/proc/{pid}/smaps_rollup") as rollup:
-                proportional += sum(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
+                proportional += sum(int(line.split()[1]) for line in rollup if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
         process.popen.kill()
     return seconds, 1024 * proportional
 
@@ -52,7 +53,7 @@ def test_a_run_on_200000_files_starts_quickly_with_little_memory(tmp_path):
         data = own_data("image-folder", folder, make_folder(tmp_path / f"test-{files}", 200), decode="stream", size=12, channels=1)
         measured[files] = start_and_measure(tmp_path, data)
     assert measured[many][0] < 10, measured
-    assert (measured[many][1] - measured[few][1]) / (many - few) < 400, measured
+    assert (measured[many][1] - measured[few][1]) / (many - few) < 300, measured
 
 
 def test_init_examines_100000_files_within_seconds(tmp_path):
