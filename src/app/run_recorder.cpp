@@ -56,10 +56,10 @@ std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
   std::vector<std::pair<std::string, report::Histogram>> histograms;
   const train::FlatParameters& parameters = trainer.parameters();
   const std::vector<std::string>& names = parameters.names();
+  std::vector kinds{std::pair("weights/", parameters.values())};
+  if (has_gradients) kinds.emplace_back("gradients/", parameters.gradients());
   for (std::size_t i = 0; i < names.size(); ++i) {
-    for (const auto& [kind, flat] : {std::pair("weights/", parameters.values()),
-                                     std::pair("gradients/", parameters.gradients())}) {
-      if (!has_gradients && flat.is_same(parameters.gradients())) continue;
+    for (const auto& [kind, flat] : kinds) {
       histograms.emplace_back(kind + names[i],
                               histogram_of(parameters.view_like_parameter(flat, i)));
     }

@@ -421,10 +421,12 @@ void CheckpointWriter::wait() {
 
 std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
   std::vector<fs::path> files;
-  for (const std::int64_t step : saved_steps(folder))
+  for (const std::int64_t step : saved_steps(folder)) {
     files.push_back(folder / checkpoint_name(step));
+  }
   if (files.empty()) return std::nullopt;
-  if (fs::exists(folder / kBestCheckpoint)) files.insert(files.begin(), folder / kBestCheckpoint);
+  const fs::path best = folder / kBestCheckpoint;
+  if (path_exists(best)) files.insert(files.begin(), best);
   std::string damage;
   for (auto file = files.rbegin(); file != files.rend(); ++file) {
     try {

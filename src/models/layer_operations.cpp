@@ -88,19 +88,20 @@ at::Tensor convolve_with_library(const torch::nn::Conv2dImpl& layer, at::Tensor 
   std::array<std::int64_t, 2> stride = *options.stride();
   std::array<std::int64_t, 2> padding = **given;
   std::array<std::int64_t, 2> dilation = *options.dilation();
-  std::array<std::int64_t, 2> extent{};  // inputs that an output sees
+  std::array<std::int64_t, 2> extent{};  // padded inputs that outputs see
   bool pads = false;
   for (std::size_t axis = 0; axis < 2; ++axis) {
     const std::int64_t size = images.size(static_cast<std::int64_t>(axis) + 2);
     const std::int64_t kernel = options.kernel_size()->at(axis);
     if (kernel == 1) dilation[axis] = 1;
-    extent[axis] = dilation[axis] * (kernel - 1) + 1;
-    const std::int64_t out = (size + 2 * padding[axis] - extent[axis]) / stride[axis] + 1;
-    const bool has_one = out == 1 && stride[axis] > 1;
-    pads = pads || has_one ||
-           has_blind_tap(size, out, kernel, stride[axis], padding[axis], dilation[axis]);
-    if (has_one) stride[axis] = 1;
-    if (!has_one) extent[axis] = size + 2 * padding[axis];
+    const std::int64_t window = dilation[axis] * (kernel - 1) + 1;
+    extent[axis] = size + 2 * padding[axis];
+    const std::int64_t out = (extent[axis] - window) / stride[axis] + 1;
+    pads = pads || has_blind_tap(size, out, kernel, stride[axis], padding[axis], dilation[axis]);
+    if (out > 1 || stride[axis] == 1) continue;
+    pads = true;
+    stride[axis] = 1;
+    extent[axis] = window;
   }
   if (pads) {
     images = at::constant_pad_nd(images, {padding[1], padding[1], padding[0], padding[0]});
