@@ -159,7 +159,7 @@ void Communicator::broadcast(at::Tensor& tensor) const {
   if (alone()) return;
   const launch::WaitScope waiting(status_, launch::Wait::kBroadcast);
   translate_failures("broadcast", [&] {
-    std::vector<at::Tensor> tensors{tensor};
+    std::vector<at::Tensor> tensors{tensor.view(-1).view(at::kByte)};  // Gloo lacks some types
     wait_for(group_->broadcast(tensors));
   });
 }

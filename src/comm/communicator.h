@@ -88,7 +88,7 @@ class Communicator {
   /// Returns the sum of `number` over all ranks; exact for integers. Collective; with NCCL, also
   /// waits for all earlier GPU work.
   double sum_over_ranks(double number) const;
-  /// Replaces `tensor` with rank 0's. Collective.
+  /// Replaces `tensor`, which is contiguous and of any type, with rank 0's. Collective.
   void broadcast(at::Tensor& tensor) const;
   /// Returns when all ranks have arrived and, with NCCL, all earlier GPU work is done. Collective.
   void barrier() const { (void)sum_over_ranks(0); }

@@ -82,9 +82,11 @@ class ExternalModel : public Model {
     try_forward(at::kBFloat16, "; set precision to fp32");
   }
 
-  /// Throws Error(kConfig) unless the network has parameters, all of them are fp32, none share
-  /// memory, and two images of the expected shape produce logits for the expected classes.
+  /// Makes all buffers contiguous. Throws Error(kConfig) unless the network has parameters, all of
+  /// them are fp32, none share memory, and two images of the expected shape produce logits for the
+  /// expected classes.
   void require_usable() {
+    for (const at::Tensor& buffer : buffers()) buffer.set_data(buffer.contiguous());
     const auto parameters = named_parameters();
     if (parameters.is_empty()) {
       reject("has no parameters to train; torch.jit.freeze turns them into constants, so omit it");

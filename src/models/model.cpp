@@ -30,6 +30,10 @@ bool keeps_statistics(const torch::nn::Module& layer) {
 
 }  // namespace
 
+bool is_mask(const at::Tensor& buffer) {
+  return buffer.scalar_type() == at::kBool || !at::isfinite(buffer).all().item<bool>();
+}
+
 std::set<std::string> Model::frozen_parameters() const {
   std::set<std::string> frozen;
   for (const auto& item : named_parameters()) {

@@ -89,6 +89,10 @@ class Model : public torch::nn::Module {
   bool synchronizes_batch_norm_ = false;
 };
 
+/// Returns whether a buffer is a constant mask: of bools, or with infinite values. Masks cannot be
+/// averaged, because differences of such values are undefined or NaN.
+bool is_mask(const at::Tensor& buffer);
+
 /// Returns the model described by `options`, on the CPU, with initial weights that depend only on
 /// `seed` or come from the file of an external network. Throws Error(kConfig) if the network cannot
 /// process images of this shape or its file is unusable.

@@ -44,9 +44,11 @@ class PerRankPartition : public BatchPartition {
                                      std::int64_t epoch) const override {
     // With a shared seed, sets of equal size would be visited in the same order, so the same
     // samples would always share a batch.
-    constexpr std::int64_t kSeedStride = 1'000'003;
+    constexpr std::uint64_t kSeedStride = 1'000'003;
     const std::int64_t count = sizes_[static_cast<std::size_t>(rank)];
-    auto order = data::epoch_permutation(count, seed + rank * kSeedStride, epoch);
+    const auto own_seed =
+        static_cast<std::uint64_t>(seed) + static_cast<std::uint64_t>(rank) * kSeedStride;
+    auto order = data::epoch_permutation(count, static_cast<std::int64_t>(own_seed), epoch);
     const std::int64_t first =
         std::accumulate(sizes_.begin(), sizes_.begin() + rank, std::int64_t{0});
     for (std::int64_t& sample : order) sample += first;

@@ -190,7 +190,8 @@ EmaModel::EmaModel(models::Model& model, const FlatParameters& parameters,
   const std::vector<at::Tensor> sources = model.buffers();
   const std::vector<at::Tensor> averages = model_->buffers();
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    Buffers& buffers = sources[i].is_floating_point() ? averaged_ : copied_;
+    const bool is_averaged = sources[i].is_floating_point() && !models::is_mask(sources[i]);
+    Buffers& buffers = is_averaged ? averaged_ : copied_;
     buffers.sources.push_back(sources[i]);
     buffers.averages.push_back(averages[i]);
   }

@@ -33,6 +33,12 @@ StepSums to_sums(const at::Tensor& scalars) {
   return {values[kLoss], values[kCorrect], values[kSamples], values[kStop]};
 }
 
+std::vector<at::Tensor> changing_buffers(const torch::nn::Module& model) {
+  std::vector<at::Tensor> buffers = model.buffers();
+  std::erase_if(buffers, models::is_mask);
+  return buffers;
+}
+
 /// Returns consecutive views of `flat` with the shapes of the buffers.
 std::vector<at::Tensor> views_like(const std::vector<at::Tensor>& buffers, const at::Tensor& flat) {
   std::vector<at::Tensor> views;
@@ -136,11 +142,11 @@ void require_finite(const StepSums& sums, std::int64_t step) {
 
 std::int64_t ShardBuffers::elements(const torch::nn::Module& model) {
   std::int64_t count = 0;
-  for (const at::Tensor& buffer : model.buffers()) count += buffer.numel();
+  for (const at::Tensor& buffer : changing_buffers(model)) count += buffer.numel();
   return count;
 }
 
-ShardBuffers::ShardBuffers(const torch::nn::Module& model) : buffers_(model.buffers()) {
+ShardBuffers::ShardBuffers(const torch::nn::Module& model) : buffers_(changing_buffers(model)) {
   std::stable_partition(buffers_.begin(), buffers_.end(),
                         [](const at::Tensor& buffer) { return buffer.is_floating_point(); });
   for (const at::Tensor& buffer : buffers_) {
@@ -187,7 +193,7 @@ Step::Step(const settings::TrainOptions& options, models::Model& model, FlatPara
       optimizer_(optimizer),
       log_(log),
       class_weights_(std::move(class_weights)) {
-  if (options.shards && !model.buffers().empty()) buffers_.emplace(model);
+  if (options.shards && ShardBuffers::elements(model) > 0) buffers_.emplace(model);
 }
 
 void Step::begin(std::int64_t samples, std::int64_t batches, const at::Tensor& rates) {

@@ -129,13 +129,13 @@ void require_finite(const StepSums& sums, std::int64_t step);
 /// each shard's forward pass starts from the buffers after the previous step, and the changes are
 /// summed over the shards, weighted by their numbers of samples. Integer buffers, such as counters,
 /// take the first shard's values. All ranks therefore have the same buffers, regardless of which
-/// rank computes which shard.
+/// rank computes which shard. Masks (models::is_mask) must not change.
 class ShardBuffers {
  public:
   /// Returns the number of fp32 elements needed for the changes to a model's buffers.
   static std::int64_t elements(const torch::nn::Module& model);
 
-  /// `model`, which runs the forward and backward passes, must have buffers.
+  /// `model`, which runs the forward and backward passes, must have `elements`.
   explicit ShardBuffers(const torch::nn::Module& model);
 
   /// Saves a copy of the buffers for the shards of the step.

@@ -238,6 +238,37 @@ def test_sync_batch_norm_with_a_script_is_refused(tmp_path, small):
     assert "body.1 (BatchNorm2d)" in refused.stderr
 
 
+class WithBuffers(Linear):
+    """Buffers of unusual types, values and strides. Their expected final values need no knowledge of the images."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.full((10, 10), float("-inf")).triu(1))
+        self.register_buffer("used", torch.ones(10, dtype=torch.bool))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int16))
+        self.register_buffer("every_other", torch.zeros(20)[::2])
+        self.register_buffer("repeated", torch.zeros(1).expand(10))
+
+    def forward(self, images):
+        if self.training:
+            self.count.add_(1)
+            self.every_other.add_(1)
+        return self.fc(images.flatten(1)) * self.used + self.repeated
+
+
+@pytest.mark.parametrize("changes", [{}, {"ema": {"decay": 0.5}}, {"deterministic": {"shards": 2}}], ids=str)
+def test_buffers_may_have_any_type_value_and_stride(tmp_path, changes):
+    path = script(WithBuffers(), tmp_path / "buffers.ts")
+    folder = train(tmp_path, with_script(path, max_steps=4, **changes), processes=2)
+    train(tmp_path, with_script(path, max_steps=6, **changes), "--resume", "auto", processes=2)
+    buffers = torch.load(folder.path / "model.pt")
+    assert buffers["count"] == 6 and buffers["used"].all() and buffers["mask"].isneginf().sum() == 45
+    average = buffers["every_other"]
+    assert (average == average[0]).all() and (4 < average[0] < 6 if "ema" in changes else average[0] == 6)
+    (evaluation,) = printed_rows("evaluate", "--checkpoint", folder.path / "model.pt")
+    assert evaluation["test_loss"] == pytest.approx(folder.summary()["test_loss"], rel=1e-5)
+
+
 def broken_files(folder, whole):
     """Yields (name, part of the message) of files that are not complete scripts."""
     def write(name, content):
