@@ -153,14 +153,15 @@ MappedFile MappedFile::open(const fs::path& path, ExitCode code) {
   return file;
 }
 
-bool write_all(int fd, const void* bytes, std::size_t size) {
+bool write_all(int fd, const void* bytes, std::size_t size, std::optional<off_t> offset) {
   const char* next = static_cast<const char*>(bytes);
   while (size > 0) {
-    const ssize_t written = ::write(fd, next, size);
+    const ssize_t written = offset ? ::pwrite(fd, next, size, *offset) : ::write(fd, next, size);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return false;
     next += written;
     size -= static_cast<std::size_t>(written);
+    if (offset) *offset += written;
   }
   return true;
 }

@@ -424,9 +424,9 @@ std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
   for (const std::int64_t step : saved_steps(folder)) {
     files.push_back(folder / checkpoint_name(step));
   }
-  if (files.empty()) return std::nullopt;
   const fs::path best = folder / kBestCheckpoint;
   if (path_exists(best)) files.insert(files.begin(), best);
+  if (files.empty()) return std::nullopt;
   std::string damage;
   for (auto file = files.rbegin(); file != files.rend(); ++file) {
     try {

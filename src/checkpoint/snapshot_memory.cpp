@@ -125,9 +125,9 @@ void SnapshotMemory::take(const train::Trainer& trainer, const LogPositions& pos
   local_seal.step = 0;
   local_seal.is_checkpoint = is_checkpoint;
   const auto write = [&](const void* bytes, std::size_t size, std::size_t offset) {
-    const auto at = static_cast<off_t>(begin_of(slot) + offset);
-    if (::pwrite(fd_, bytes, size, at) != static_cast<ssize_t>(size))
+    if (!write_all(fd_, bytes, size, static_cast<off_t>(begin_of(slot) + offset))) {
       throw_errno(std::string("write to ") + kMemory);
+    }
   };
   if (rank_ == 0) {
     // MessagePack, because writing thousands of epochs' accuracies as text would take too long.

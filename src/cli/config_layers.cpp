@@ -273,14 +273,14 @@ std::string network_errors(const CommandLine& line, const LayeredConfig& layered
 fs::path find_run_file(const fs::path& folder, bool to_resume) {
   const fs::path inside = folder / settings::run_files::kCheckpoints;
   const fs::path& checkpoints = path_exists(inside) ? inside : folder;
+  const std::vector<std::int64_t> steps = saved_steps(checkpoints);
   fs::path file = checkpoints / kBestCheckpoint;
   const char* kind = "best checkpoint";
-  if (to_resume || !path_exists(file)) {
-    const std::vector<std::int64_t> steps = saved_steps(checkpoints);
-    file = steps.empty() ? fs::path() : checkpoints / checkpoint_name(steps.back());
+  if (!steps.empty() && (to_resume || !path_exists(file))) {
+    file = checkpoints / checkpoint_name(steps.back());
     kind = "newest checkpoint";
   }
-  if (file.empty() && !to_resume) {
+  if (!path_exists(file) && !to_resume) {
     file = folder / report::config_of(folder).model_file;
     kind = "final weights";
   }

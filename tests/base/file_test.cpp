@@ -284,6 +284,18 @@ TEST_CASE("the first number whose name is free is used") {
   CHECK(first_numbered(folder / "run", is_free) == folder / "run-3");
 }
 
+TEST_CASE("bytes are written at an offset in several calls if necessary") {
+  const TempFolder folder;
+  const fs::path path = folder.write("file", "01234567");
+  const UniqueFd file(::open(path.c_str(), O_WRONLY));
+  CHECK(write_all(file.get(), "ab", 2, 3));
+  CHECK(::lseek(file.get(), 0, SEEK_CUR) == 0);
+  const FileSizeLimit limit(10);
+  CHECK_FALSE(write_all(file.get(), "cdefg", 5, 7));  // the first call writes three bytes
+  CHECK(errno == EFBIG);
+  CHECK(read(path) == "012ab56cde");
+}
+
 TEST_CASE("all bytes reach a slow reader, and a closed descriptor is an error") {
   CHECK_FALSE(write_all(-1, "x", 1));
   CHECK(errno == EBADF);

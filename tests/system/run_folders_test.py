@@ -94,8 +94,12 @@ def test_a_run_folder_can_be_resumed_and_provide_initial_weights(tmp_path, train
     resumed = train(tmp_path, {"epochs": 3}, "--resume", trained.path, output="resumed")
     assert f"{trained.path}: using its newest checkpoint, {newest}\n" in resumed.stderr
     assert [epoch["epoch"] for epoch in resumed.epochs()] == [3]
-    started = train(tmp_path, {"epochs": 1, "model": {"weights": str(trained.path)}}, output="started")
     best = trained.path / "checkpoints" / "best.safetensors"
+    (tmp_path / "kept").mkdir()
+    shutil.copy(best, tmp_path / "kept")
+    resumed = train(tmp_path, {"epochs": 3}, "--resume", tmp_path / "kept", output="from best")
+    assert f"using its best checkpoint, {tmp_path}/kept/best.safetensors\n" in resumed.stderr
+    started = train(tmp_path, {"epochs": 1, "model": {"weights": str(trained.path)}}, output="started")
     assert f"using its best checkpoint, {best}\n" in started.stderr
     assert started.read_json("config.json")["model"]["weights"] == str(best)
 
