@@ -250,7 +250,7 @@ class StepWriter {
   }
   void add_resize(ImageSize size) {
     add_line(
-        "nn.functional.interpolate(\n        pixels.permute(2, 0, 1)[None], ({}, {}), "
+        "nn.functional.interpolate(\n        pixels.permute(2, 0, 1)[None].contiguous(), ({}, {}), "
         "mode=\"bilinear\", antialias=True\n    )[0].permute(1, 2, 0){}",
         size.height, size.width, are_bytes_ ? ".round()" : "");
     size_ = size;

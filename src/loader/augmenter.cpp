@@ -342,8 +342,10 @@ at::Tensor cast_like(const at::Tensor& images, const at::Tensor& values) {
 at::Tensor resized(const at::Tensor& images, settings::ImageSize size) {
   const auto [height, width] = size;
   if (images.size(0) == 0) return at::empty({0, images.size(1), height, width}, images.options());
-  return cast_like(images, at::_upsample_bilinear2d_aa(images.to(at::kFloat), {height, width},
-                                                       /*align_corners=*/false));
+  at::Tensor values = images.to(at::kFloat);
+  if (width == 1) values = values.contiguous();  // LibTorch mixes up channels in channels_last
+  return cast_like(images,
+                   at::_upsample_bilinear2d_aa(values, {height, width}, /*align_corners=*/false));
 }
 
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights) {

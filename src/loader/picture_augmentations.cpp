@@ -326,7 +326,11 @@ at::Tensor resize_on_host(const at::Tensor& images, const at::Tensor& windows,
       const at::Tensor part =
           images.narrow(0, i, 1).narrow(2, window[0], window[2]).narrow(3, window[1], window[3]);
       at::Tensor place = out.narrow(0, i, 1);
-      at::_upsample_bilinear2d_aa_out(place, part, sides, /*align_corners=*/false);
+      if (size.width == 1) {  // LibTorch mixes up the channels of bytes
+        place.copy_(resized(part, size));
+      } else {
+        at::_upsample_bilinear2d_aa_out(place, part, sides, /*align_corners=*/false);
+      }
     }
   });
   return out;

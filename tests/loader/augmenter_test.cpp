@@ -102,6 +102,21 @@ TEST_CASE("a resize preserves the mean at any aspect ratio, and the type of byte
   CHECK(images_of({ResizeOptions{kSize}}, images).equal(images));
 }
 
+TEST_CASE("a resize to one column does not mix up the channels of colour images") {
+  const at::Tensor images = at::randint(0, 256, {2, 3, kSize.height, kSize.width}, at::kByte)
+                                .contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor whole = at::tensor({0, 0, 9, 7}, at::kFloat).repeat({2, 1});
+  for (const ImageSize size : {ImageSize{5, 1}, ImageSize{1, 1}}) {
+    const auto crop = make_augmentation(RandomResizedCropOptions{size}, kSize, at::kCPU);
+    for (const at::Tensor& found : {resized(images, size), crop.apply(images, whole)}) {
+      for (std::int64_t channel = 0; channel < 3; ++channel) {
+        const at::Tensor expected = resized(images.narrow(1, channel, 1).contiguous(), size);
+        CHECK(found.narrow(1, channel, 1).equal(expected));
+      }
+    }
+  }
+}
+
 TEST_CASE("a resize by an integer factor matches PyTorch's antialiased bilinear resize") {
   // Antialiased halving weights pixels by 1, 3, 3, 1 in each direction, at the border by 3, 3, 1.
   const at::Tensor row = at::arange(0, 80, 10, at::kByte).view({1, 1, 1, 8});  // 0, 10, …, 70
