@@ -39,24 +39,23 @@ std::string class_of(const torch::nn::Module& module) {
   return base_name.ends_with("Impl") ? base_name.substr(0, base_name.size() - 4) : base_name;
 }
 
-/// Returns the names of the classes that the job's checkpoint was trained on, in label order. They
-/// come from the named data set, the checkpoint or the run's dataset.json. Returns an empty list if
-/// the classes have no names or, after a warning, if the names are unknown.
-std::vector<std::string> class_names_of(const Worker& worker) {
+/// Returns the names of the classes that the job's checkpoint was trained on, in label order, from
+/// the checkpoint, the named data set or the run's dataset.json: an empty list if the classes have
+/// no names, nullopt if the names are unknown.
+std::optional<std::vector<std::string>> trained_class_names(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
-  if (!options.format) return settings::named_dataset(*options.dataset).class_names;
   if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) return facts->class_names;
-  if (!worker.job.dataset_record.empty()) {
-    std::vector<std::string> names =
-        data::read_dataset_record(worker.job.dataset_record).class_names;
-    // The record numbers classes without names. Only folders may have numbers as names.
-    std::size_t numbered = 0;
-    while (numbered < names.size() && names[numbered] == std::to_string(numbered)) ++numbered;
-    const bool has_names =
-        options.format == settings::DataFormat::kImageFolder || numbered < names.size();
-    return has_names ? names : std::vector<std::string>();
-  }
-  if (options.has_picture_files()) {
+  if (!options.format) return settings::named_dataset(*options.dataset).class_names;
+  if (worker.job.dataset_record.empty()) return std::nullopt;
+  data::DatasetRecord record = data::read_dataset_record(worker.job.dataset_record);
+  if (!record.has_class_names(*options.format)) record.class_names.clear();
+  return std::move(record.class_names);
+}
+
+/// Returns `trained_class_names`, or an empty list and a warning if they are unknown.
+std::vector<std::string> class_names_of(const Worker& worker) {
+  if (auto names = trained_class_names(worker)) return std::move(*names);
+  if (worker.config.data.has_picture_files()) {
     spdlog::warn(
         "the class names are unknown, so classes are numbered: {} is neither a checkpoint nor next "
         "to the dataset.json of its run",
@@ -286,7 +285,8 @@ void run_evaluation(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   std::int64_t batch = 0;
   const auto update_status = [&] { worker.enter(launch::Phase::kEvaluation, ++batch); };
-  const data::Dataset dataset = open_dataset(worker, data::Splits::kTest);
+  data::Dataset dataset = open_dataset(worker, data::Splits::kTest);
+  if (const auto names = trained_class_names(worker)) data::renumber_classes(dataset, *names);
   data::ImageSet test = dataset.test;
   // The test set alone may not contain every class.
   if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) {

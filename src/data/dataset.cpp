@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "base/hash.h"
@@ -81,6 +82,35 @@ std::vector<std::int64_t> ImageSet::class_sizes() const {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(classes));
   for (const auto label : labels) ++sizes[label];
   return sizes;
+}
+
+void renumber_classes(Dataset& dataset, const std::vector<std::string>& class_names) {
+  constexpr std::size_t kMaxNamed = 10;
+  const std::vector<std::string>& names = dataset.class_names;
+  if (names.empty() || class_names.empty() || names == class_names) return;
+  std::vector<std::size_t> numbers;
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find(class_names, name) - class_names.begin();
+    numbers.push_back(static_cast<std::size_t>(found));
+  }
+  ImageSet& test = dataset.test;
+  using Labels = std::pair<std::vector<std::uint16_t>, std::shared_ptr<const void>>;
+  auto labels = std::make_shared<Labels>(std::vector<std::uint16_t>{}, test.owner);
+  std::set<std::string> unknown;
+  for (const std::uint16_t label : test.labels) {
+    labels->first.push_back(static_cast<std::uint16_t>(numbers[label]));
+    if (numbers[label] == class_names.size()) unknown.insert(names[label]);
+  }
+  const std::vector<std::string> others(unknown.begin(), unknown.end());
+  if (!others.empty()) {
+    fail_data("{}: has {} that the network was not trained on: {}; the network's classes: {}",
+              test.source, others.size() == 1 ? "a class" : "classes",
+              first_names(others, kMaxNamed), first_names(class_names, kMaxNamed));
+  }
+  test.labels = labels->first;
+  test.owner = std::move(labels);
+  test.classes = std::ssize(class_names);
+  dataset.class_names = class_names;
 }
 
 DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits,
@@ -212,7 +242,8 @@ void DatasetReader::note_drawn(const SampleSplit& split, const char* key) {
 void DatasetReader::draw_test(std::vector<std::int64_t>& remaining, const DatasetRecord* record) {
   if (record != nullptr) {
     test_ = train_.select(recorded_test(train_, *record));
-    left_out_.added = std::max<std::int64_t>(0, train_.count() - record->samples);
+    const std::int64_t found = train_.count() + std::ssize(bad_.skipped());
+    left_out_.added = std::max<std::int64_t>(0, found - record->samples);
     return;
   }
   SampleSplit split = take_part(train_, remaining, Part::kTest);

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <future>
 #include <set>
 #include <span>
@@ -60,9 +59,12 @@ inline constexpr std::array<std::pair<const char*, ImageSet Dataset::*>, 3> kSpl
 
 /// The parts of a run's `dataset.json` that evaluation needs.
 struct DatasetRecord {
-  std::vector<std::string> class_names;  // by class number
+  std::vector<std::string> class_names;  // by class number; the numbers if classes have no names
   std::vector<std::string> test;         // paths of a test set drawn from files; else empty
   std::int64_t samples = 0;              // all samples found, even if unusable or beyond a limit
+
+  /// Only the class folders of an image folder may have the class numbers as names.
+  bool has_class_names(settings::DataFormat format) const;
 };
 
 /// The requested splits of a data set. With kTest, the training set is opened, because it
@@ -170,6 +172,11 @@ std::string left_out_text(const LeftOut& left_out);
 std::vector<float> class_weights(const settings::ClassWeightOptions& options,
                                  const Dataset& dataset);
 
+/// Numbers the classes of the test set as `class_names` does, the classes that a network was
+/// trained on, unless one of the two has no names. Throws Error(kData) if the test set has other
+/// classes.
+void renumber_classes(Dataset& dataset, const std::vector<std::string>& class_names);
+
 /// The descriptors of a SharedDataset that a worker inherits. Both are close-on-exec in the
 /// launcher, which passes them on with dup2 in the child.
 struct SharedDatasetHandle {
@@ -205,9 +212,8 @@ class SharedDataset {
 };
 
 /// Waits for the samples, calling `while_waiting` every second, and maps them read-only and
-/// zero-copy. Takes ownership of the descriptors. Throws PeerError if the launcher exits or gives
-/// up first, or after `timeout`.
-Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds timeout,
-               const std::function<void()>& while_waiting = {});
+/// zero-copy. Waits forever, because the launcher kills ranks that make no progress. Takes
+/// ownership of the descriptors. Throws PeerError if the launcher exits or gives up first.
+Dataset attach(const SharedDatasetHandle& handle, const std::function<void()>& while_waiting = {});
 
 }  // namespace mnist_train::data

@@ -52,6 +52,14 @@ void require_classes(const settings::ClassWeightOptions& options,
 
 }  // namespace
 
+bool DatasetRecord::has_class_names(settings::DataFormat format) const {
+  std::size_t numbered = 0;
+  while (numbered < class_names.size() && class_names[numbered] == std::to_string(numbered)) {
+    ++numbered;
+  }
+  return format == settings::DataFormat::kImageFolder || numbered < class_names.size();
+}
+
 DatasetRecord read_dataset_record(const fs::path& file) try {
   const std::string text =
       read_file(file, std::numeric_limits<std::uint32_t>::max(), ExitCode::kData);

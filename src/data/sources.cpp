@@ -250,7 +250,7 @@ NamedFiles named_files(const DataOptions& options) {
 /// Opens a source. If that fails because the file has an unsupported format, the error names the
 /// format. `trained_on`: the first training set, or null while opening that set.
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
-                                         SplitName split, const ImageSource* trained_on,
+                                         SplitName split, std::optional<bool> named,
                                          BadSamples& bad) try {
   constexpr std::int64_t kTrainDigits = 60000;
   constexpr std::int64_t kTestDigits = 10000;
@@ -263,9 +263,7 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
     case DataFormat::kImageFolder:
       return open_image_folder(location.images, bad);
     case DataFormat::kImageList:
-      return open_image_list(
-          location.images, bad, split == SplitName::kTest,
-          trained_on == nullptr ? std::nullopt : std::optional(!trained_on->class_names().empty()));
+      return open_image_list(location.images, bad, split == SplitName::kTest, named);
     case DataFormat::kLmdb:
       return open_lmdb(location.images, bad);
     case DataFormat::kSynthetic:
@@ -530,16 +528,16 @@ Sources open_sources(const DataOptions& options, bool includes_test, const Datas
   const NamedFiles files = named_files(options);
   Sources sources;
   sources.class_names = files.class_names;
+  std::optional<bool> named;
+  if (record != nullptr) named = record->has_class_names(files.format);
   for (const DataLocation& location : files.train_locations) {
-    const ImageSource* first =
-        sources.train_sources.empty() ? nullptr : sources.train_sources.front().get();
-    sources.train_sources.push_back(open_source(files, location, SplitName::kTrain, first, bad));
+    sources.train_sources.push_back(open_source(files, location, SplitName::kTrain, named, bad));
+    named = !sources.train_sources.front()->class_names().empty();
   }
   check_parts(options, sources, includes_test);
   std::vector<std::shared_ptr<ImageSource>> all = sources.train_sources;
   if (includes_test && has_test_files(options)) {
-    sources.test_source = open_source(files, files.test_location, SplitName::kTest,
-                                      sources.train_sources.front().get(), bad);
+    sources.test_source = open_source(files, files.test_location, SplitName::kTest, named, bad);
     all.push_back(sources.test_source);
   }
   number_classes(sources, record, bad);

@@ -1,3 +1,5 @@
+#include <spdlog/fmt/fmt.h>
+
 #include <iterator>
 
 #include "data/dataset.h"
@@ -122,6 +124,33 @@ TEST_CASE("limits apply before the validation set is drawn") {
   CHECK(limited.train.count + limited.validation.count == 6);
   CHECK(limited.left_out.limit_train == 7);
   CHECK(limited.left_out.limit_test == 3);
+}
+
+TEST_CASE("a recorded test set keeps its labels, and added files are counted") {
+  const TempFolder folder;
+  std::string rows = "path,label\n";
+  for (int i = 0; i < 20; ++i) {
+    folder.write(std::to_string(i) + ".png", std::to_string(i));
+    rows += fmt::format("{}.png,{}\n", i, 1 + i % 2);
+  }
+  folder.write("empty.png", "");
+  folder.write("cat.png", "cat");
+  folder.write("dog.png", "dog");
+  settings::DataOptions options =
+      options_for(folder.write("list.csv", rows + "cat.png,cat\nempty.png,1\n"));
+  options.format = settings::DataFormat::kImageList;
+  options.test_fraction = 0.3;
+  options.on_bad_sample = settings::OnBadSample::kSkip;
+  const Dataset before = DatasetReader(options).stream();
+  const auto record = folder.write("dataset.json", write_dataset_record(before, options));
+  for (const std::string more : {"cat.png,cat\nempty.png,1\ndog.png,1\n", ""}) {
+    folder.write("list.csv", rows + more);
+    const Dataset after = DatasetReader(options, Splits::kTest, record).stream();
+    CHECK(paths(after.test) == paths(before.test));
+    CHECK(std::ranges::equal(after.test.labels, before.test.labels));
+    CHECK(after.class_names == Names{"1", "2", "cat"});
+    CHECK(after.left_out.added == (more.empty() ? 0 : 1));
+  }
 }
 
 TEST_CASE("a fraction that holds out no samples is refused") {

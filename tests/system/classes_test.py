@@ -199,3 +199,22 @@ def test_early_stopping_uses_balanced_accuracy_if_best_by_does_and_accuracy_othe
         assert folder.summary()["ended_by"] == "early_stopping"
         assert max(values[:-2]) >= max(values[-2:]) and len(values) < 40
         assert all(max(values[i - 1:i + 1]) > max(values[:i - 1]) for i in range(2, len(values) - 1))
+
+
+def test_evaluation_numbers_classes_as_the_network_does(tmp_path):
+    data = pictures(tmp_path / "data", 3)
+    folder = train(tmp_path, many_classes(data, epochs=20))
+    test = tmp_path / "data" / "test"
+    predicted = [row["class"] for row in printed_rows("predict", "--test", "--checkpoint", folder.path)]
+    for split in ("train", "test"):
+        (tmp_path / "data" / split / "class-00000").rename(tmp_path / split)
+    for checkpoint in (folder.path, folder.path / "model.pt"):
+        evaluated = printed_json("evaluate", "--checkpoint", checkpoint)
+        expected = [row["name"] for row in evaluated["classes"]]
+        assert expected == [f"class-{label:05}" for label in range(3)] and evaluated["classes"][0]["samples"] == 0
+        names = [name for name in ("class-00001", "class-00002") for _ in (test / name).glob("*")]
+        assert evaluated["test_accuracy"] == pytest.approx(numpy.mean([a == b for a, b in zip(names, predicted[-len(names):])]))
+    (test / "class-00001").rename(test / "dog")
+    (tmp_path / "data" / "train" / "class-00001").rename(tmp_path / "data" / "train" / "dog")
+    refused = run("evaluate", "--checkpoint", folder.path, expect=3).stderr
+    assert f"{test}: has a class that the network was not trained on: dog; the network's classes: class-00000, " in refused
