@@ -56,7 +56,8 @@ struct PictureFolder {
   std::filesystem::path train;                // absolute
   std::optional<std::filesystem::path> test;  // a separate folder; none: held out from train
   std::vector<std::string> class_names{};
-  data::PictureSurvey survey{};
+  data::PictureSurvey survey{};       // of `train`; its `unusable` also lists those of `test`
+  std::int64_t examined = 0;          // usable pictures examined in both
   std::vector<std::string> unused{};  // other folders next to `train` and `test`
   std::string warning{};              // "" unless the class folders look like splits
 };

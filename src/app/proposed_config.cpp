@@ -82,10 +82,36 @@ std::string warning_about_splits(const data::ImageSource& pictures) {
   }
   const bool mostly_common = 5 * common.size() >= 4 * classes.size();
   if (common.size() < 2 || !mostly_common) return "";
+  if (std::ranges::all_of(common, data::is_split_name)) {
+    return fmt::format(
+        "all class folders contain the same subfolders ({}), which are named like splits of a data "
+        "set; their pictures are used as one set",
+        first_names(common, kMaxNamed));
+  }
   return fmt::format(
       "the class folders ({}) contain the same subfolders ({}), so they look like splits of a data "
       "set, not classes; if they are, set data.train and data.test to two of them",
       first_names(pictures.class_names(), kMaxNamed), first_names(common, kMaxNamed));
+}
+
+[[noreturn]] void refuse_other_classes(const PictureFolder& pictures) {
+  constexpr std::size_t kMaxNamed = 5;
+  std::vector<std::string> others;
+  for (const fs::path& path : paths_in(*pictures.test)) {
+    if (is_folder(path)) others.push_back(on_one_line(path.filename().string()));
+  }
+  const std::string train_name = shell_word(pictures.train.string());
+  data::fail_data(
+      "{}: has no class folders like those of {} ({}){}, use {} init {}, which holds out a part "
+      "for "
+      "testing, and classify the others with predict",
+      on_one_line(pictures.test->string()), train_name,
+      first_names(pictures.class_names, kMaxNamed),
+      others.empty() ? ", so its pictures are not labelled;"
+                     : fmt::format("; its folders are {}: if these are the same classes, rename "
+                                   "them; if its pictures are not labelled,",
+                                   first_names(others, kMaxNamed)),
+      shell_word(program_as_typed()), train_name);
 }
 
 [[noreturn]] void refuse_one_class(const fs::path& folder, const std::string& name) {
@@ -164,7 +190,7 @@ class Draft {
     because("data.on_bad_sample: files that cannot be decoded are skipped and counted{}",
             unusable == 0 ? ""
                           : fmt::format("; unusable: {} of {} examined, for example {}", unusable,
-                                        unusable + survey_.count, survey_.unusable.front()));
+                                        unusable + pictures_.examined, survey_.unusable.front()));
   }
 
   /// Chooses a size that suits the pictures and the network.
@@ -379,23 +405,26 @@ PictureFolder open_picture_folder(const fs::path& folder) {
                     on_one_line(pictures.train.string()), imaging::kPictureExtensions);
   }
   data::refuse_unsupported(pictures.train);
-  data::BadSamples bad(/*skip=*/true);
+  data::BadSamples bad(/*skip=*/true);  // of both sets
   const auto source = data::open_image_folder(pictures.train, bad);
   pictures.class_names = source->class_names();
   if (pictures.class_names.size() == 1) {
     refuse_one_class(pictures.train, pictures.class_names.front());
   }
   if (pictures.test && !share_classes(pictures.train, *pictures.test)) {
-    const std::string train_name = shell_word(pictures.train.string());
-    data::fail_data(
-        "{}: has no class folders like those of {}, so its pictures are not labelled; use {} init "
-        "{}, which holds out a part for testing, and classify the others with predict",
-        on_one_line(pictures.test->string()), train_name, shell_word(program_as_typed()),
-        train_name);
+    refuse_other_classes(pictures);
   }
   pictures.warning = warning_about_splits(*source);
   pictures.survey = data::survey_pictures(*source, pictures.train);
+  pictures.examined = pictures.survey.count;
   auto& unusable = pictures.survey.unusable;
+  if (pictures.test) {
+    const auto tested = data::open_image_folder(*pictures.test, bad);
+    const data::PictureSurvey found = data::survey_pictures(*tested, *pictures.test);
+    pictures.examined += found.count;
+    unusable.insert(unusable.end(), found.unusable.begin(), found.unusable.end());
+    if (found.count == 0) data::fail_data("{}", found.unusable.front());
+  }
   unusable.insert(unusable.end(), bad.skipped().begin(), bad.skipped().end());
   if (pictures.survey.count == 0) data::fail_data("{}", unusable.front());
   const auto& sizes = pictures.survey.class_sizes;

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -259,11 +258,8 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   }
   // While the launcher decodes, waiting counts as progress; the wait ends if the launcher exits.
   const bool decodes = options.is_encoded();
-  // Effectively no timeout, because the launcher kills ranks that make no progress, without
-  // counting time during which the whole job was suspended.
-  constexpr std::chrono::hours kTimeout(24 * 7);
   std::int64_t waited = 0;
-  return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, kTimeout, [&] {
+  return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, [&] {
     if (decodes) worker.enter(launch::Phase::kLoadingData, ++waited);
   });
 }
@@ -392,11 +388,21 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   return dataset;
 }
 
+/// Returns the job's checkpoint or, if it is a weights file in the folder of a run that still has
+/// an intact checkpoint, that one.
+std::filesystem::path checkpoint_of_run(const launch::Job& job) {
+  const auto folder = job.dataset_record.parent_path() / settings::run_files::kCheckpoints;
+  if (checkpoint::facts_of(job.checkpoint) || job.dataset_record.empty()) return job.checkpoint;
+  return newest_intact_checkpoint(folder).value_or(job.checkpoint);
+}
+
 data::ImageSet image_shape(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   std::optional<network::ImageShape> shape;
   if (!worker.job.checkpoint.empty()) {
-    if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) shape = facts->images;
+    if (const auto facts = checkpoint::facts_of(checkpoint_of_run(worker.job))) {
+      shape = facts->images;
+    }
   }
   if (!shape) shape = network::known_images(options);
   if (!shape && options.size && options.channels && !worker.job.dataset_record.empty()) {

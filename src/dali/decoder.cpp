@@ -260,8 +260,8 @@ class DaliDecoder : public data::ImageDecoder {
       } catch (...) {
         // A pipeline is unusable after a failure.
         for (const auto& each : fed_) each->result.set_exception(std::current_exception());
+        pipeline_.reset();  // reads the memory of the batches in it
         fed_.clear();
-        pipeline_.reset();
       }
     }
   }

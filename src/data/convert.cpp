@@ -67,14 +67,21 @@ Converted convert(const ConvertOptions& options) {
   const std::int64_t classes = std::max(training_set->classes(), test_set->classes());
   fs::path folder = fs::absolute(options.to).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
-  const fs::path part = folder.string() + ".part-" + std::to_string(::getpid());
+  const bool exists = fs::exists(folder);
+  const fs::path part =
+      (exists ? folder / "" : folder).string() + ".part-" + std::to_string(::getpid());
   std::error_code error;
   fs::create_directories(part, error);
   if (error) refuse("{}: cannot create the folder: {}", folder.string(), error.message());
   try {
     write_split(*training_set, options, classes, part / "train");
     write_split(*test_set, options, classes, part / "test");
-    fs::rename(part, folder);  // replaces an empty folder
+    if (exists) {  // possibly a mount point or a link, which cannot be replaced
+      for (const char* split : {"train", "test"}) fs::rename(part / split, folder / split);
+      fs::remove(part);
+    } else {
+      fs::rename(part, folder);
+    }
   } catch (const std::exception& failure) {
     std::error_code ignored;
     fs::remove_all(part, ignored);

@@ -100,9 +100,9 @@ PixelBox EntryDraws::resized_crop(const settings::RandomResizedCropOptions& opti
   window = {0, 0, height, width};
   const double shape = static_cast<double>(width) / static_cast<double>(height);
   if (shape < options.ratio.min) {
-    window.height = std::llrint(static_cast<double>(width) / options.ratio.min);
+    window.height = std::max(1LL, std::llrint(static_cast<double>(width) / options.ratio.min));
   } else if (shape > options.ratio.max) {
-    window.width = std::llrint(static_cast<double>(height) * options.ratio.max);
+    window.width = std::max(1LL, std::llrint(static_cast<double>(height) * options.ratio.max));
   }
   window.top = (height - window.height) / 2;
   window.left = (width - window.width) / 2;

@@ -2,6 +2,8 @@
 #include <spdlog/fmt/ranges.h>
 #include <unistd.h>
 
+#include <array>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -34,6 +36,8 @@ constexpr const char* kNoExtension = "without extension";
 std::string size_problem(const std::error_code& error) {
   return error == std::errc::not_supported ? "not a regular file" : error.message();
 }
+
+constexpr const char* kBadName = ": its name contains control characters or invalid UTF-8";
 
 /// Returns whether a name is valid UTF-8 without control characters.
 bool is_plain_text(std::string_view name) {
@@ -160,9 +164,14 @@ class ImageFolder : public PictureFiles {
       fail_data("{}: contains pictures next to class folders; move them into a class folder",
                 name_);
     }
+    note_splits();
     if (pictures > 0) {
       std::erase_if(entries, [](const FolderEntry& entry) { return entry.is_folder; });
-      add_class(fs::weakly_canonical(folder_).filename().string(), "", &entries);
+      fs::path absolute = fs::absolute(folder_).lexically_normal();
+      if (!absolute.has_filename()) absolute = absolute.parent_path();  // "photos/"
+      const std::string class_name = absolute.filename().string();
+      if (!is_plain_text(class_name)) refuse_name(name_);
+      add_class(class_name, "", &entries);
     }
     classes_ = static_cast<std::int64_t>(class_names_.size());
     if (labels_.empty()) {
@@ -176,6 +185,20 @@ class ImageFolder : public PictureFiles {
   static bool is_picture(const FolderEntry& entry) {
     return !entry.is_folder && !entry.name.starts_with('.') &&
            imaging::has_picture_extension(entry.name);
+  }
+
+  /// Adds a note if the class folders are named like the splits of a data set.
+  void note_splits() {
+    constexpr std::size_t kMaxNamed = 5;
+    if (class_names_.size() < 2 || !std::ranges::all_of(class_names_, is_split_name)) return;
+    notes_.push_back(fmt::format(
+        "{}: the class folders ({}) are named like splits of a data set; if that is what they are, "
+        "set data.train and data.test to two of them",
+        name_, first_names(class_names_, kMaxNamed)));
+  }
+
+  [[noreturn]] static void refuse_name(const std::string& folder) {
+    fail_data("{}{}; rename the folder", folder, kBadName);
   }
 
   /// Returns the end of a message, saying why the first left-out folder is not a class.
@@ -223,10 +246,9 @@ class ImageFolder : public PictureFiles {
       return;
     }
     if (!is_plain_text(found.name) && (found.is_folder || is_picture)) {
-      const std::string problem = display_path(relative / found.name) +
-                                  ": its name contains control characters or invalid UTF-8";
-      if (found.is_folder) fail_data("{}; rename the folder", problem);
-      return bad_.add(problem);
+      const std::string path = display_path(relative / found.name);
+      if (found.is_folder) refuse_name(path);
+      return bad_.add(path + kBadName);
     }
     entries.push_back(std::move(found));
   }
@@ -411,7 +433,10 @@ class ImageList : public PictureFiles {
     name_ = on_one_line(file.string());
     const MappedFile content = MappedFile::open(file, ExitCode::kData);
     read_rows(CsvReader(text_of(content.bytes()), name_));
-    if (labels_.empty()) fail_data("{}: lists no usable pictures", name_);
+    if (labels_.empty()) {
+      fail_data("{}: lists no usable pictures{}", name_,
+                bad.skipped().empty() ? "" : "; the first of them: " + bad.skipped().front());
+    }
     number_labels();
     hash_from(0);
     Hasher hasher;
@@ -465,18 +490,14 @@ class ImageList : public PictureFiles {
     const std::string path = normal_path(written);
     std::error_code error;
     const std::uintmax_t size = fs::file_size(folder_ / path, error);
-    std::string problem;
-    if (error) {
-      problem = ": " + size_problem(error);
-    } else {
-      const auto class_number = static_cast<std::int32_t>(
-          label_numbers_.try_emplace(label, label_numbers_.size()).first->second);
-      problem = add_file(path, size, class_number);
-    }
+    const std::string problem =
+        error ? ": " + size_problem(error) : add_file(path, size, /*label=*/0);
     if (!problem.empty()) {
       bad_.add(fmt::format("{}: line {}: {}{}", name_, csv.line(), display_path(path), problem));
       return false;
     }
+    const auto number = label_numbers_.try_emplace(label, label_numbers_.size()).first->second;
+    labels_.back() = static_cast<std::int32_t>(number);
     lines_.push_back(csv.line());
     if (columns.holdout) parts_.push_back(part);
     return true;
@@ -564,6 +585,14 @@ std::string left_out_files(const std::string& kind, std::int64_t count) {
   if (kind == kNoExtension) return counted(count, "file") + " " + kind;
   if (kind == kHidden || kind == kUnusable) return counted(count, kind);
   return counted(count, kind + " file") + imaging::conversion_hint(kind, count);
+}
+
+bool is_split_name(const std::string& name) {
+  std::string lower = name;
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return std::ranges::count(std::array{"train", "training", "test", "testing", "val", "valid",
+                                       "validation", "dev", "eval", "evaluation"},
+                            lower) > 0;
 }
 
 std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad) {

@@ -341,6 +341,9 @@ std::shared_ptr<ImageSource> open_idx(const settings::DataLocation& files,
 /// truncated record, or a label out of range.
 std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files);
 
+/// Returns whether a folder has the name of a split, such as "train" or "Validation".
+bool is_split_name(const std::string& name);
+
 /// Lists the pictures (imaging::kPictureExtensions) in a folder of class folders, like
 /// torchvision's ImageFolder: the sorted names of the class folders are the classes, which include
 /// the pictures in subfolders. Files of other kinds, folders without pictures, hidden files and

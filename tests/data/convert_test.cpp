@@ -39,7 +39,10 @@ TEST_CASE("a stopped conversion leaves no files behind, and a finished one leave
 TEST_CASE("conversion to an image folder writes the same samples, in one folder per class") {
   const TempFolder folder;
   SmallDataset{.train = 60, .test = 60, .classes = 12}.write(folder.path() / "idx");
-  convert({folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "images"});
+  fs::create_directory(folder.path() / "images");
+  fs::create_directory_symlink("images", folder.path() / "link");
+  convert({folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "link/"});
+  CHECK(std::distance(fs::directory_iterator(folder.path() / "images"), {}) == 2);
   const auto test = open_idx(find_idx_files({folder.path() / "idx", {}}, SplitName::kTest));
   const auto set = open_pictures(folder.path() / "images/test");
   CHECK(set->class_names().front() == "00");

@@ -84,14 +84,17 @@ TEST_CASE("the centre of a cutout is always inside the image") {
 }
 
 TEST_CASE("if no drawn crop fits, the crop is centred, with the closest aspect ratio that fits") {
-  const auto is = [&](ImageSize image, const PixelBox& expected) {
-    const PixelBox box = kDraws.of(3, 0).resized_crop({{8, 8}, {1, 1}, {0.5, 2}}, image);
+  const auto is = [&](ImageSize image, const PixelBox& expected,
+                      settings::Interval ratio = {0.5, 2}) {
+    const PixelBox box = kDraws.of(3, 0).resized_crop({{8, 8}, {1, 1}, ratio}, image);
     return box.top == expected.top && box.left == expected.left && box.height == expected.height &&
            box.width == expected.width;
   };
   CHECK(is({1, 1000}, {0, 499, 1, 2}));
   CHECK(is({1000, 3}, {497, 0, 6, 3}));
   CHECK(is({1, 1}, {0, 0, 1, 1}));
+  CHECK(is({28, 28}, {13, 0, 1, 28}, {100, 1000}));
+  CHECK(is({28, 28}, {0, 13, 28, 1}, {0.001, 0.01}));
 }
 
 TEST_CASE("random_erasing skips a rectangle that would span a whole side") {

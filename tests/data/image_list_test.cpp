@@ -148,15 +148,18 @@ TEST_CASE("a broken list is refused with the line of the error") {
               "expected test, since this list is the test set");
 }
 
-TEST_CASE("on request, missing files are skipped") {
+TEST_CASE("on request, missing and empty files are skipped, with their labels") {
   const Pictures folder;
-  BadSamples bad(true);
-  const auto list =
-      open_image_list(folder.write("list.csv", "path,label\np/none.png,x\np/a.png,y\n"), bad);
-  CHECK(list->count() == 1);
-  CHECK(list->class_names() == Names{"y"});
-  REQUIRE(bad.skipped().size() == 1);
-  CHECK_THAT(bad.skipped()[0], ContainsSubstring("line 2: ") && ContainsSubstring("none.png"));
+  folder.write("p/empty.png", "");
+  for (const std::string name : {"none", "empty"}) {
+    BadSamples bad(true);
+    const std::string text = "path,label\np/" + name + ".png,x\np/a.png,1\n";
+    const auto list = open_image_list(folder.write("list.csv", text), bad);
+    CHECK(list->labels() == ClassNumbers{1});
+    CHECK(list->class_names().empty());
+    REQUIRE(bad.skipped().size() == 1);
+    CHECK_THAT(bad.skipped()[0], ContainsSubstring("line 2: ") && ContainsSubstring(name + ".png"));
+  }
 }
 
 settings::DataOptions options_for(const TempFolder& folder, const std::string& text) {

@@ -484,11 +484,18 @@ TEST_CASE("bad files and folders are refused, or listed and skipped") {
   // A class folder whose name is not valid text is refused, not skipped.
   folder.write("classes/cats/1.png", "1");
   folder.write("classes/\xFF\xFE/1.png", "1");
-  BadSamples bad(true);
-  CHECK_THAT(
-      error_of([&] { open_image_folder(folder.path() / "classes", bad); }).message,
-      EndsWith(
-          "\\xff\\xfe: its name contains control characters or invalid UTF-8; rename the folder"));
+  folder.write("two\nlines/1.png", "1");
+  for (const auto& [name, shown] :
+       {std::pair("classes", "\\xff\\xfe"), {"two\nlines", "two\\x0alines"}}) {
+    BadSamples bad(true);
+    CHECK_THAT(
+        error_of([&] { open_image_folder(folder.path() / name, bad); }).message,
+        EndsWith(shown + std::string(": its name contains control characters or invalid UTF-8; "
+                                     "rename the folder")));
+  }
+  // A folder with pictures is named as it was given, even if it is a link.
+  fs::create_symlink("classes/\xFF\xFE", folder.path() / "link");
+  CHECK(open_pictures(folder.path() / "link/")->class_names() == std::vector<std::string>{"link"});
 }
 
 TEST_CASE("a file that has shrunk or was removed since it was listed is an error") {

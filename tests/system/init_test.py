@@ -72,6 +72,14 @@ def test_unusable_images_are_skipped(tmp_path):
     for name in (6, 7):
         (photos / "a" / f"{name}.png").write_bytes(b"junk")
     assert f"{photos}/a: none of its pictures can be used" in run("init", photos, expect=3).stderr
+    paint(tmp_path / "sets" / "train", {"a": 8, "b": 8})
+    test = paint(tmp_path / "sets" / "test", {"a": 3, "b": 3})
+    (test / "a" / "0.png").write_bytes(b"junk")
+    said = run("init", tmp_path / "sets", expect=0).stderr
+    assert f"unusable: 1 of 22 examined, for example {test}/a/0.png" in said
+    for path in test.glob("*/*"):
+        path.write_bytes(b"junk")
+    assert f"{test}/a/0.png: " in run("init", tmp_path / "sets", expect=3).stderr
 
 
 def test_classes_and_files_that_are_left_out_are_named_as_in_training(tmp_path):
@@ -90,7 +98,8 @@ def test_an_unlabelled_test_set_is_not_used(tmp_path):
     paint(tmp_path / "train", {"a": 6, "b": 6})
     paint(tmp_path / "test", {"images": 3})
     said = run("init", tmp_path, expect=3).stderr
-    assert "has no class folders like those of" in said and f" init {tmp_path}/train" in said and "predict" in said, said
+    assert (f"{tmp_path}/test: has no class folders like those of {tmp_path}/train (a, b); its folders are images: " in said and
+            f" init {tmp_path}/train" in said and "predict" in said), said
     paint(tmp_path / "val", {"a": 2, "b": 2})
     assert json.loads(run("init", tmp_path, expect=0).stdout)["data"]["test"] == str(tmp_path / "val")
 
