@@ -170,7 +170,9 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
     : path_(std::move(path)), temporary_path_(path_), code_(code) {
   std::error_code ignored;
   const fs::file_status existing = fs::status(path_, ignored);
-  if (fs::exists(existing) && !fs::is_regular_file(existing)) {
+  // /dev/stdout leads to an open file, possibly a regular one.
+  const bool is_open_file = fs::read_symlink(path_, ignored).native().starts_with("/proc/");
+  if (is_open_file || (fs::exists(existing) && !fs::is_regular_file(existing))) {
     throw Error(code_, path_.string() + ": already exists and is not a regular file");
   }
   temporary_path_ += kPartial + std::to_string(::getpid());

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -129,7 +130,10 @@ double used_memory(const Cgroup& group) {
 }
 
 double total_memory(const fs::path& root) {
-  return counter(root / "proc/meminfo", "MemTotal").value_or(0) * kKilobyte;
+  if (const auto total = counter(root / "proc/meminfo", "MemTotal")) return *total * kKilobyte;
+  struct sysinfo info {};  // /proc may lack the file
+  ::sysinfo(&info);
+  return static_cast<double>(info.totalram) * info.mem_unit;
 }
 
 std::string describe_limit(__rlimit_resource resource, const char* what, const char* option) {
@@ -304,8 +308,9 @@ int usable_cores(const fs::path& root) {
 }
 
 SystemMemory system_memory(const fs::path& root) {
-  const double free = counter(root / "proc/meminfo", "MemAvailable").value_or(0) * kKilobyte;
-  SystemMemory memory{total_memory(root), free, false};
+  const double total = total_memory(root);
+  const auto free = counter(root / "proc/meminfo", "MemAvailable");
+  SystemMemory memory{total, free ? *free * kKilobyte : total, false};
   for (const Cgroup& group : cgroups("memory", root)) {
     const auto limit = number_in(first_line(group.folder / limit_file(group)));
     if (!limit || *limit >= total_memory(root)) continue;

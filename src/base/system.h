@@ -140,7 +140,7 @@ int usable_cores(const std::filesystem::path& root = "/");
 /// Memory of this machine in bytes, within the limits of this process's cgroups.
 struct SystemMemory {
   double total = 0;
-  double available = 0;  // for new allocations
+  double available = 0;  // for new allocations; `total` if unknown
   bool limited = false;  // by a cgroup
 };
 

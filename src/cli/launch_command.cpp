@@ -308,8 +308,9 @@ std::string save_snapshot(LaunchState& state, const launch::AttemptResult& resul
     const auto steps = saved_steps(state.folder->path / report::files::kCheckpoints);
     return steps.empty() ? 0 : steps.back();
   };
+  if (!state.snapshots.valid()) return "";  // also if the command does not train
   const std::int64_t before = newest_step();
-  if (!state.snapshots.valid() || furthest_step(state, result) <= before) return "";
+  if (furthest_step(state, result) <= before) return "";
   state.job.saves_snapshot = state.job.after_restart = true;
   (void)attempt(state);
   const std::int64_t saved = newest_step();

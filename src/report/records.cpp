@@ -59,7 +59,8 @@ OrderedJson to_json(const Summary& summary) {
 /// Returns a discarded value if the file does not exist or is not JSON.
 template <class Json = nlohmann::json>
 Json read_json(const fs::path& path) {
-  std::ifstream file(path);
+  std::ifstream file;
+  if (!is_folder(path)) file.open(path);
   return Json::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
@@ -88,11 +89,11 @@ class RecordFiles : public Sink {
       : folder_(folder),
         accuracies_file_(std::move(accuracies_file)),
         metrics_(folder / files::kMetrics, keep_metrics_bytes) {
+    metrics_.truncate_to_line();
     if (keep_metrics_bytes > metrics_.bytes()) {
       spdlog::warn("{}: records before the resumed step are missing",
                    (folder / files::kMetrics).string());
     }
-    metrics_.truncate_to_line();
   }
 
   void begin(const RunStart& start, const Summary& summary) override {

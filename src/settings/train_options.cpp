@@ -207,7 +207,8 @@ void add_refinements(Schema<TrainOptions>& schema) {
           "Clips gradients to this norm.");
   ADD_KEY(schema, sync_batch_norm, boolean(),
           "Computes batch statistics over the global batch instead of per process.");
-  ADD_KEY(schema, gradient_accumulation_steps, integer(1, kMaxCount),
+  constexpr std::int64_t kMaxBatches = 1 << 20;  // the samples of a step fit into 64 bits
+  ADD_KEY(schema, gradient_accumulation_steps, integer(1, kMaxBatches),
           "Global batches per optimizer step; gradients are averaged over all their samples.");
   ADD_KEY(schema, gradient_averaging, averaging(), "How processes average their gradients.");
 }

@@ -158,6 +158,13 @@ TEST_CASE("only a regular file is replaced") {
               pipe.string() + ": already exists");
   CHECK(fs::is_fifo(pipe));
   CHECK(names_in(folder.path()) == std::vector<std::string>{"pipe"});
+  // As root, replacing /dev/stdout, which may lead to a regular file, would affect all programs.
+  const fs::path link = folder.path() / "stdout";
+  const UniqueFd file(::open(folder.write("file", "").c_str(), O_WRONLY));
+  fs::create_symlink("/proc/self/fd/" + std::to_string(file.get()), link);
+  CHECK_ERROR(write_file_atomically(link, "x", ExitCode::kRunFailed), ExitCode::kRunFailed,
+              link.string() + ": already exists");
+  CHECK(fs::is_symlink(link));
 }
 
 TEST_CASE("a file above the size limit is refused, and a file of exactly that size is read") {

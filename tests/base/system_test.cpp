@@ -204,6 +204,8 @@ TEST_CASE("memory is limited by the cgroups, and file cache counts as available"
     CHECK(memory.available == (1024 - 900 + 400) * kMiB);
   }
   CHECK(system_memory().available > 0);
+  const TempFolder without_meminfo;
+  CHECK(system_memory(without_meminfo.path()).available > 0);
 }
 
 TEST_CASE("an out-of-memory kill is reported once, with its limit") {

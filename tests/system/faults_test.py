@@ -99,16 +99,17 @@ def test_ctrl_c_saves_and_exits_130(tmp_path):
 
 
 @pytest.mark.clock
-def test_sigterm_ends_an_evaluation(tmp_path):
+def test_sigterm_and_a_lost_rank_end_an_evaluation(tmp_path):
     model = train(tmp_path, {"max_steps": 1}).path / "model.pt"
     config = write_config(tmp_path, {"test_batch_size": 1, "data": {"limit_test": None}})
     command = [BINARY, "evaluate", "--checkpoint", model, "--config", config, "--nproc-per-node", 2]
-    with Process(command, tmp_path) as process:
-        process.wait_for_ranks(2)
-        process.send(signal.SIGTERM)
-        assert process.wait(5) == 143
-        assert_gone(process, within_s=1)
-        assert process.stdout == ""
+    for number, code, message in ((signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGKILL, 4, "rank 1 (pid ")):
+        with Process(command, tmp_path) as process:
+            process.wait_for_phase(1, "evaluation")
+            send(process.pid if number == signal.SIGTERM else process.ranks()[1], number)
+            assert process.wait(5) == code, process.stderr
+            assert_gone(process, within_s=1)
+            assert process.stdout == "" and message in process.stderr, process.stderr
 
 
 @pytest.mark.clock

@@ -200,11 +200,12 @@ def test_event_files_of_other_programs_are_left_alone(tmp_path):
     assert len(list((tmp_path / "run").glob("events.out.tfevents.*.mnist-train"))) == 1
 
 
-def test_a_shortened_list_of_metrics_is_continued_after_its_last_whole_line(tmp_path):
+@pytest.mark.parametrize("rest", ["", "\0" * 1_000_000], ids=["short", "zeros"])  # a crash may leave zeros
+def test_a_damaged_list_of_metrics_is_continued_after_its_last_whole_line(tmp_path, rest):
     first = train(tmp_path, {"max_steps": 3, "log_interval": 1})
     metrics = first.path / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
-    metrics.write_text(lines[0] + lines[1][:30])
+    metrics.write_text(lines[0] + lines[1][:30] + rest)
     resumed = train(tmp_path, {"max_steps": 5, "log_interval": 1}, "--resume", "auto")
     assert "metrics.jsonl: records before the resumed step are missing" in resumed.stderr
     assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()][0] == 1
