@@ -109,7 +109,7 @@ void for_each_member(SomeProgress& progress, const Visit& visit) {
   visit("/highest_accuracy", progress.highest_accuracy);
   visit("/plateau/best_loss", progress.plateau.best_loss);
   visit("/plateau/bad_epochs", progress.plateau.bad_epochs);
-  visit("/plateau/drops", progress.plateau.drops);
+  visit("/plateau/factor", progress.plateau.factor);
   visit("/early_stopping/best_accuracy", progress.early_stopping.best_accuracy);
   visit("/early_stopping/bad_epochs", progress.early_stopping.bad_epochs);
 }

@@ -55,7 +55,8 @@ Schedule::Schedule(const settings::TrainOptions& options, std::int64_t steps_per
 double Schedule::learning_rate(std::int64_t step, const PlateauState& plateau) const {
   step += skipped_steps_;
   if (options_.name == settings::ScheduleName::kOneCycle) return one_cycle(step);
-  const double rate = rate_after(plateau.drops);
+  const bool is_plateau = options_.name == settings::ScheduleName::kPlateau;
+  const double rate = is_plateau ? learning_rate_ * plateau.factor : learning_rate_;
   if (step < warmup_steps_) {
     return rate * static_cast<double>(step + 1) / static_cast<double>(warmup_steps_);
   }
@@ -63,26 +64,21 @@ double Schedule::learning_rate(std::int64_t step, const PlateauState& plateau) c
 }
 
 void Schedule::epoch_finished(double loss, PlateauState& plateau) const {
-  if (options_.name != settings::ScheduleName::kPlateau) return;
+  if (options_.name != settings::ScheduleName::kPlateau) {
+    plateau = {};  // of a run that was resumed with another schedule
+    return;
+  }
   const double limit = plateau.best_loss < 0 ? std::numeric_limits<double>::infinity()
                                              : plateau.best_loss * (1 - kThreshold);
   if (loss < limit) {
     plateau.best_loss = loss;
     plateau.bad_epochs = 0;
   } else if (++plateau.bad_epochs > options_.patience) {
-    ++plateau.drops;
+    const double lower =
+        std::max(plateau.factor * options_.factor, options_.min_learning_rate / learning_rate_);
+    if ((plateau.factor - lower) * learning_rate_ > kMinDrop) plateau.factor = lower;
     plateau.bad_epochs = 0;
   }
-}
-
-double Schedule::rate_after(std::int64_t drops) const {
-  double rate = learning_rate_;
-  for (; drops > 0; --drops) {
-    const double lower = std::max(rate * options_.factor, options_.min_learning_rate);
-    if (rate - lower <= kMinDrop) break;
-    rate = lower;
-  }
-  return rate;
 }
 
 /// The rate rises to its maximum at step `peak` and then falls until the last step.

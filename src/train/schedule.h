@@ -19,7 +19,7 @@ struct StepSums {
 struct PlateauState {
   double best_loss = -1;        // below 0: none yet
   std::int64_t bad_epochs = 0;  // consecutive epochs without a lower loss since the last drop
-  std::int64_t drops = 0;       // of the learning rate
+  double factor = 1;            // product of the drops of the learning rate
 
   bool operator==(const PlateauState&) const = default;
 };
@@ -113,11 +113,11 @@ class Schedule {
 
   /// Returns the rate of step `step` (from 0) in an epoch that starts in the state `plateau`.
   double learning_rate(std::int64_t step, const PlateauState& plateau = {}) const;
-  /// Records the loss of a finished epoch; a no-op unless the schedule is `plateau`.
+  /// Updates the state with the loss of a finished epoch. Clears it if the schedule is not
+  /// `plateau`.
   void epoch_finished(double loss, PlateauState& plateau) const;
 
  private:
-  double rate_after(std::int64_t drops) const;
   double factor(std::int64_t step) const;
   double one_cycle(std::int64_t step) const;
 

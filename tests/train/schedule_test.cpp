@@ -105,10 +105,18 @@ TEST_CASE("plateau skips reductions of less than 1e-8") {
 TEST_CASE("plateau also lowers rates during a warm-up") {
   const Schedule schedule = schedule_of({.name = ScheduleName::kPlateau, .warmup_epochs = 2});
   CHECK(schedule.learning_rate(9) == Approx(0.2));
-  CHECK(schedule.learning_rate(9, {.drops = 1}) == Approx(0.02));
-  CHECK(schedule.learning_rate(20, {.drops = 1}) == Approx(0.04));
-  PlateauState state;
-  schedule_of({}).epoch_finished(1.0, state);  // other schedules keep no state
+  CHECK(schedule.learning_rate(9, {.factor = 0.1}) == Approx(0.02));
+  CHECK(schedule.learning_rate(20, {.factor = 0.1}) == Approx(0.04));
+}
+
+TEST_CASE("a run that is resumed with another schedule or factor does not repeat earlier drops") {
+  PlateauState state{1.0, 0, 0.25};
+  schedule_of({.name = ScheduleName::kPlateau, .factor = 0.1, .patience = 0})
+      .epoch_finished(2.0, state);
+  CHECK(state.factor == Approx(0.025));
+  const Schedule other = schedule_of({});
+  CHECK(other.learning_rate(20, state) == other.learning_rate(20));
+  other.epoch_finished(1.0, state);
   CHECK(state == PlateauState{});
 }
 
