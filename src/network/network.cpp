@@ -91,6 +91,17 @@ void slide(SizedLayer& sized, const ImageSize& kernel, const ImageSize& stride,
   sized.out.width = *columns;
 }
 
+/// Returns whether each of `count` windows contains a pixel of the image. `padding`: at its begin.
+bool all_see_image(std::int64_t count, std::int64_t side, std::int64_t kernel, std::int64_t stride,
+                   std::int64_t padding, std::int64_t dilation) {
+  for (std::int64_t window = 0; window < count && window * stride < padding; ++window) {
+    const std::int64_t outside = padding - window * stride;
+    const std::int64_t taps = (outside + dilation - 1) / dilation;  // before the image
+    if (taps >= kernel || taps * dilation - outside >= side) return false;
+  }
+  return true;
+}
+
 void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& images) {
   require_images(sized);
   const SampleShape& in = sized.in;
@@ -154,6 +165,15 @@ void infer(SizedLayer& sized, Pool& layer) {
   ImageSize dilation{1, 1};
   if constexpr (requires { layer.dilation; }) dilation = layer.dilation;
   slide(sized, kernel, *layer.stride, padding, dilation, layer.ceil_mode);
+  // The maximum would be undefined. Without dilation, windows contain pixels.
+  if (all_see_image(sized.out.height, sized.in.height, kernel.height, layer.stride->height,
+                    layer.padding.height, dilation.height) &&
+      all_see_image(sized.out.width, sized.in.width, kernel.width, layer.stride->width,
+                    layer.padding.width, dilation.width)) {
+    return;
+  }
+  fail(sized, "a window contains only padding: reduce dilation or padding for {}",
+       batch_text(sized.in));
 }
 
 void infer(SizedLayer& sized, const settings::AdaptiveAvgPool2dLayer& layer) {
