@@ -302,7 +302,8 @@ Value PickleMachine::run() {
     const auto found = std::ranges::find(kOpcodes, code, &Opcode::code);
     if (found == kOpcodes.end()) {
       fail_pickle(fmt::format(
-          "unsupported pickle opcode {}; to convert the file, run in Python: torch.save({}, NEW)",
+          "unsupported pickle opcode {}; to convert the file, if you trust it, run in Python: "
+          "torch.save({}, NEW)",
           static_cast<unsigned char>(code), kLoaded));
     }
     found->run(*this);
@@ -429,7 +430,8 @@ bool is_module(const Value& value) {
 /// `loaded`: Python expression for the model.
 [[noreturn]] void refuse_module(const std::string& loaded) {
   fail_pickle(
-      "the file contains a whole model, not its state_dict; run in Python, where its classes can "
+      "the file contains a whole model, not its state_dict; if you trust it, run in Python, where "
+      "its classes can "
       "be imported: torch.save(" +
       loaded + ".state_dict(), NEW)");
 }
@@ -445,7 +447,8 @@ bool is_module(const Value& value) {
       "the file contains no tensors, at its top level or under \"model_state_dict\", "
       "\"state_dict\" or \"model\"; its keys: " +
       keys + (dict.items.size() > 2 * kMaxKeys ? ", …" : "") +
-      "; if one of them holds the weights, run in Python: torch.save(" + kLoaded + "[KEY], NEW)");
+      "; if one of them holds the weights and you trust the file, run in Python: torch.save(" +
+      kLoaded + "[KEY], NEW)");
 }
 
 /// Returns the dict of tensors in a pickle's value.

@@ -68,14 +68,21 @@ at::Tensor aligned_copy(std::string_view bytes) {
 }
 
 /// Reads records of a zip archive written by torch.save and, unlike PyTorch's reader, verifies
-/// their checksums. Throws if the records read so far are in total larger than the file.
+/// their checksums. Throws if the records read so far are in total larger than the file,
+/// so that a small file cannot need much memory.
 class PtArchive {
  public:
   explicit PtArchive(const std::filesystem::path& path)
       : left_(std::filesystem::file_size(path)),
         checksums_(zip_checksums(MappedFile::open(path, ExitCode::kCheckpoint).bytes())),
         folder_(folder_of(checksums_)),
-        reader_(path.string()) {}
+        reader_(path.string()) {
+    const char* const kByteOrder = "byteorder";  // older files lack it
+    if (!reader_.hasRecord(kByteOrder)) return;
+    const at::Tensor order = read(kByteOrder);
+    require(text_of({order.const_data_ptr<std::uint8_t>(), order.nbytes()}) == "little",
+            "it was written on a big-endian machine; load and save it in Python on this machine");
+  }
 
   at::Tensor pickle() { return read("data.pkl"); }
   at::Tensor storage(const std::string& key) { return read("data/" + key); }
@@ -83,7 +90,9 @@ class PtArchive {
  private:
   at::Tensor read(const std::string& name) {
     const std::size_t size = reader_.getRecordSize(name);
-    require(size <= left_, "the records up to " + name + " are larger than the file");
+    require(size <= left_, "the records up to " + name +
+                               " are larger than the file; if it is compressed, rewrite it in "
+                               "Python: torch.save(torch.load(OLD, weights_only=True), NEW)");
     left_ -= size;
     at::Tensor bytes = at::empty({static_cast<std::int64_t>(size)}, at::kByte);
     reader_.getRecord(name, bytes.mutable_data_ptr(), size);

@@ -538,7 +538,8 @@ TEST_CASE("whole models and unknown keys are refused with the line that converts
        {"\x80\x02" + module + "."}},
       {"weights_only=False)[\"model\"].state_dict(), NEW)",
        {dict(text("epoch") + "K\x01" + text("model") + module)}},
-      {"its keys: \"epoch\", \"net\"; if one of them holds the weights, run in Python: "
+      {"its keys: \"epoch\", \"net\"; if one of them holds the weights and you trust the file, run "
+       "in Python: "
        "torch.save(torch.load(OLD, map_location=\"cpu\", weights_only=False)[KEY], NEW)",
        {dict(text("epoch") + "K\x01" + text("net") + weights)}},
       {"its keys: \"epoch\", \"model\"; if one of them",

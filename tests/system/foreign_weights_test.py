@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 from pathlib import Path
 
 import numpy
@@ -132,3 +133,13 @@ def test_a_truncated_file_in_the_legacy_format_of_torch_save_is_refused(tmp_path
         refused = run("export", "--checkpoint", tmp_path / "cut.pt", "--format", "safetensors", "--output", tmp_path / "out.safetensors",
                       expect=5)
         assert "cut.pt: cannot read the weights: the " in refused.stderr, size
+
+
+def test_weights_of_big_endian_machines_are_refused(tmp_path):
+    torch.save(model().state_dict(), tmp_path / "little.pt")
+    with zipfile.ZipFile(tmp_path / "little.pt") as old, zipfile.ZipFile(tmp_path / "big.pt", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, b"big" if name.endswith("/byteorder") else old.read(name))
+    config = write_config(tmp_path, changes(str(tmp_path / "big.pt")))
+    refused = run("--config", config, "--output", tmp_path / "refused", expect=5).stderr
+    assert "big.pt: cannot read the weights: it was written on a big-endian machine; load and save it in Python" in refused
