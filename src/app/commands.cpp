@@ -394,10 +394,9 @@ void run_diagnosis(Worker& worker) {
   require_kernels(worker);
   OrderedJson result = {{"torch", TORCH_VERSION},
                         {"torch_folder", torch_folder()},
-                        {"cpu_capability", at::get_cpu_capability()},
-                        {"all_reduce", OrderedJson::array()}};
+                        {"cpu_capability", at::get_cpu_capability()}};
   if (worker.placement.cuda) result["cuda"] = cuda_facts();
-  if (!worker.communicator.alone()) result["all_reduce"].push_back(measure_all_reduce(worker));
+  if (!worker.communicator.alone()) result["all_reduce"] = measure_all_reduce(worker);
   if (worker.is_rank0()) print_result(result);
 }
 

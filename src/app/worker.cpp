@@ -66,6 +66,7 @@ launch::WorkerIdentity detect_identity() {
   if (launch::was_handed_over("status")) {
     identity.launcher = launch::LauncherKind::kBuiltIn;
     identity.detected_from = "mnist-train's own launcher";
+    identity.store_served_by_agent = false;  // the variable is for the launcher
   }
   return identity;
 }

@@ -1,7 +1,6 @@
 #include "doctor/doctor.h"
 
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/fmt/ranges.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -82,7 +81,11 @@ Finding check_plan(const settings::RunConfig& config) {
   return problem_if_throws("a run here", "change the config", [&] {
     const launch::Machine machine = launch::this_machine();
     const int processes = launch::choose_process_count(config, machine);
-    const auto placement = launch::choose_placement(config, machine, 0, processes);
+    settings::require_set_per_process(config.data, processes);
+    launch::Placement placement;  // in the end, that of rank 0
+    for (int rank = processes - 1; rank >= 0; --rank) {
+      placement = launch::choose_placement(config, machine, rank, processes);
+    }
     return good("a run here",
                 fmt::format("{} on {}, backend {}, {}{}", counted(processes, "process"),
                             placement.cuda ? "cuda" : "cpu", placement.backend,
@@ -102,12 +105,13 @@ std::string indent_continuation_lines(const std::string& text, std::size_t colum
 constexpr double kTimeout_s = 180;   // loading CUDA from a cold disk is slow
 constexpr double kSlowSpeed = 50e6;  // bytes per second
 
-/// Runs ranks with this config on GPUs or CPUs and returns rank 0's output. Throws Error if they
-/// fail, are stopped or print nothing.
-OrderedJson diagnose(settings::RunConfig config, bool uses_gpus, int processes) {
+/// Runs ranks on GPUs or CPUs and returns rank 0's output. Of the settings in `users`, takes over
+/// only the number of threads: others may not suit this device or this number of processes. Throws
+/// Error if the ranks fail, are stopped or print nothing.
+OrderedJson diagnose(const settings::RunConfig& users, bool uses_gpus, int processes) {
+  settings::RunConfig config;
   config.train.device = uses_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
-  config.train.backend = settings::BackendName::kAuto;
-  config.launch.devices.clear();
+  config.launch.threads_per_process = users.launch.threads_per_process;
   config.launch.processes_per_node = processes;
   config.launch.rendezvous_timeout_s = kTimeout_s;
   config.launch.hang_timeout_s = kTimeout_s;
@@ -143,18 +147,15 @@ OrderedJson diagnose(settings::RunConfig config, bool uses_gpus, int processes) 
 }
 
 Finding check_all_reduce(const OrderedJson& facts, int processes, const char* where) {
-  Finding finding{"all-reduce"};
-  std::vector<std::string> texts;
-  for (const OrderedJson& measured : facts.at("all_reduce")) {
-    const auto speed = measured.at("bytes_per_second").get<double>();
-    texts.push_back(fmt::format("{}: {:.2f} ms, {}/s", measured.at("name").get<std::string>(),
+  const OrderedJson& measured = facts.at("all_reduce");
+  const auto speed = measured.at("bytes_per_second").get<double>();
+  Finding finding = good(
+      "all-reduce", fmt::format("{} processes on {}: {}: {:.2f} ms, {}/s", processes, where,
+                                measured.at("name").get<std::string>(),
                                 measured.at("latency_s").get<double>() * 1e3, memory_text(speed)));
-    if (speed >= kSlowSpeed) continue;
-    finding.verdict = Verdict::kWarning;
-    finding.remedy = fmt::format("below 50 MB/s: check whether other programs use the {}", where);
-  }
-  finding.text = fmt::format("{} processes on {}: {}", processes, where, fmt::join(texts, "; "));
-  return finding;
+  if (speed >= kSlowSpeed) return finding;
+  return finding.with(Verdict::kWarning, "",
+                      fmt::format("below 50 MB/s: check whether other programs use the {}", where));
 }
 
 Finding check_libtorch(const OrderedJson& facts) {

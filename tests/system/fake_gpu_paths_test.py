@@ -153,8 +153,9 @@ def test_preview_and_evaluate_use_the_gpu(tmp_path):
         assert sum(report["copies"] > 0 for report in reports(tmp_path / f"report-{number}")) == 2
 
 
-def test_doctor_shows_the_gpus_and_the_driver_version(tmp_path):
-    text = run("doctor", folder=tmp_path, variables=fake_gpus(2)).stdout
+def test_doctor_shows_the_gpus_the_driver_version_and_a_missing_gpu(tmp_path):
+    text = run("doctor", "--set", 'launch.devices=["cpu","cuda:9"]', folder=tmp_path, variables=fake_gpus(2), expect=1).stdout
+    assert 'launch.devices names "cuda:9"' in text, text
     assert "GPU 0" in text and "GPU 1" in text and "NCCL" in text, text
     assert re.search(r"NVIDIA \d[\d.]*, for CUDA up to 13", text), text
 
