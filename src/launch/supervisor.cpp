@@ -81,8 +81,8 @@ class Attempt {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
       const bool from_keyboard = signal == SIGINT || signal == SIGQUIT;
-      if (from_keyboard && stopped_by_ == signal) {
-        stopped_twice_ = true;
+      if (from_keyboard && ++interrupts_ > 1) {
+        stopped_by_ = signal;
         kill_all();
         continue;
       }
@@ -105,7 +105,8 @@ class Attempt {
     // A stop signal kills a rank that does not handle signals yet. If multiple signals were sent, a
     // rank may have received a different one first.
     if (stopped_by_ != 0 && is_stop(exit)) return true;
-    return exit.code == 0 && board_.of(worker.rank()).phase == Phase::kFinished;
+    // Ranks also save and stop if a signal was sent to one of them instead of to the launcher.
+    return (exit.code == 0 || is_stop(exit)) && board_.of(worker.rank()).phase == Phase::kFinished;
   }
 
   void collect_exits() {
@@ -168,7 +169,7 @@ class Attempt {
       result.furthest_step = std::max(result.furthest_step, board_.of(end.rank).step.load());
       result.killed_before_save =
           result.killed_before_save ||
-          (stopped_twice_ && end.rank == 0 && end.killed_by_launcher && !end.succeeded);
+          (interrupts_ > 1 && end.rank == 0 && end.killed_by_launcher && !end.succeeded);
       const bool is_stopped = stopped_by_ != 0 && (end.exit.signal != 0 || is_stop(end.exit));
       result.exit_code =
           std::max(result.exit_code, is_stopped ? stopped_exit_code(stopped_by_) : end.exit.code);
@@ -198,7 +199,7 @@ class Attempt {
   std::optional<StalledRank> stalled_;
   double failed_at_s_ = 0;
   int stopped_by_ = 0;
-  bool stopped_twice_ = false;
+  int interrupts_ = 0;  // from the keyboard
   bool is_cause_known_ = false;
   bool killed_ = false;
 };

@@ -183,7 +183,7 @@ std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
 /// How an attempt ended: normally, unless `failure` or `stopped_by` is set.
 struct AttemptResult {
   std::optional<RunFailure> failure;
-  int stopped_by = 0;               // the signal that asked the run to stop, if any
+  int stopped_by = 0;               // the signal that asked the run to stop or killed it, if any
   int exit_code = 0;                // if none failed: 0, or stopped_exit_code if ranks exited early
   bool finished = false;            // rank 0 completed its command or, if stopped, saved the run
   bool killed_before_save = false;  // a second Ctrl-C killed rank 0 before it had saved
@@ -244,7 +244,7 @@ class RestartPolicy {
  private:
   OomKills oom_kills_;
   std::optional<std::string> exhausted_limit_;  // the memory limit of the latest kill
-  std::int64_t furthest_step_ = -1;             // of all attempts
+  std::int64_t furthest_step_ = 0;              // of all attempts
   int futile_attempts_ = 0;
 };
 

@@ -32,7 +32,7 @@ class SupervisedSignals {
   ~SupervisedSignals() {
     sigset_t taken;
     ::sigemptyset(&taken);
-    for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) ::sigaddset(&taken, signal);
+    for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGCHLD}) ::sigaddset(&taken, signal);
     const timespec at_once{};
     while (::sigtimedwait(&taken, nullptr, &at_once) > 0) continue;
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
@@ -61,8 +61,9 @@ struct Attempt {
     return supervise(setup, board, hang_timeout_s, BackgroundTask{});
   }
 
-  /// Sends this process a signal when all ranks are ready, and again when the file `again` exists.
-  AttemptResult run_with_signal(int signal, const char* again) {
+  /// Sends this process a signal when all ranks are ready, and `second` when the file `again`
+  /// exists.
+  AttemptResult run_with_signal(int signal, const char* again, int second) {
     std::thread sender([&] {
       const auto wait_for = [&](const std::string& name) {
         while (!fs::exists(folder.path() / name)) ::usleep(2000);
@@ -73,7 +74,7 @@ struct Attempt {
       ::kill(::getpid(), signal);
       if (again == nullptr) return;
       wait_for(again);
-      ::kill(::getpid(), signal);
+      ::kill(::getpid(), second);
     });
     const AttemptResult result = run();
     sender.join();
@@ -93,6 +94,13 @@ TEST_CASE("an attempt whose ranks all finish is a success") {
   CHECK(result.exit_code == 0);
   CHECK(result.stopped_by == 0);
   CHECK(fs::exists(attempt.folder.path() / "started.2"));
+}
+
+TEST_CASE("a run that one rank was asked to stop is a success once all ranks have saved") {
+  Attempt attempt(2, "exit 143");
+  const AttemptResult result = attempt.finished(0).finished(1).run();
+  CHECK_FALSE(result.failure);
+  CHECK(result.exit_code == 143);
 }
 
 TEST_CASE("a rank that exits with 0 before its work is done is a failure") {
@@ -140,6 +148,7 @@ TEST_CASE("the supervisor lets ranks save after one signal, but not after a seco
     int exit_code;
     bool finished = false;
     const char* again = nullptr;
+    int second = signal;
   };
   for (const Case& asked : {
            Case{saves + "143' TERM INT" + loops, SIGTERM, 128 + SIGTERM},
@@ -153,14 +162,16 @@ TEST_CASE("the supervisor lets ranks save after one signal, but not after a seco
            // The ranks do not stop.
            Case{"trap 'touch $FOLDER/noted.$RANK' INT" + loops, SIGINT, 128 + SIGINT, false,
                 "noted.1"},
+           Case{"trap 'touch $FOLDER/noted.$RANK' INT" + loops, SIGINT, 128 + SIGTERM, false,
+                "noted.1", SIGQUIT},
        }) {
     INFO(asked.script);
     const double begin_s = monotonic_seconds();
     Attempt attempt(2, asked.script);
     if (asked.finished) attempt.finished(0).finished(1);
-    const AttemptResult result = attempt.run_with_signal(asked.signal, asked.again);
+    const AttemptResult result = attempt.run_with_signal(asked.signal, asked.again, asked.second);
     CHECK_FALSE(result.failure);
-    CHECK(result.stopped_by == asked.signal);
+    CHECK(result.stopped_by == asked.second);
     CHECK(result.exit_code == asked.exit_code);
     CHECK(result.killed_before_save == (asked.again != nullptr));
     const bool saved = asked.script.starts_with(saves);
@@ -244,6 +255,10 @@ TEST_CASE("the run ends after three consecutive attempts without progress") {
   CHECK_FALSE(policy.is_futile(lost_rank(8)));
   CHECK(policy.is_futile(lost_rank(9)));
   CHECK(policy.futile_attempts() == 3);
+  RestartPolicy before_first_step(machine.path());
+  for (const bool futile : {false, false, true}) {
+    CHECK(before_first_step.is_futile(lost_rank(0)) == futile);
+  }
 }
 
 sockaddr_in own_address(const ListenSocket& listener) {
