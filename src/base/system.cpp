@@ -381,7 +381,9 @@ std::string limit_hint(int error) {
            "space (ulimit -v) has been reached; raise it, or lower launch.processes_per_node, "
            "launch.threads_per_process or data.decode_threads";
   }
-  if (error == EMFILE) return describe_limit(RLIMIT_NOFILE, "open files", "-n");
+  // The limit also applies to descriptors that a user's processes have sent, but not yet received.
+  if (error == EMFILE || error == ETOOMANYREFS)
+    return describe_limit(RLIMIT_NOFILE, "open files", "-n");
   if (error == EFBIG) return describe_limit(RLIMIT_FSIZE, "file sizes", "-f");
   if (error == ENOMEM) return describe_limit(RLIMIT_AS, "address space", "-v");
   return error == ENOSPC || error == EDQUOT ? "; free some space there" : "";

@@ -264,11 +264,12 @@ int visible_gpus() {
 
 void require_open_files() {
   constexpr rlim_t kNeeded = 512;
+  constexpr rlim_t kEnough = 65536;  // for the most processes: sixteen for each
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kNeeded) return;
-  const rlim_t before = std::exchange(limit.rlim_cur, kNeeded);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
   limit.rlim_max = std::max(limit.rlim_max, kNeeded);  // root may raise it
-  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  const rlim_t before = std::exchange(limit.rlim_cur, std::min(limit.rlim_max, kEnough));
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 || before >= kNeeded) return;
   throw Error(ExitCode::kRunFailed,
               fmt::format("mnist-train: only {0} files may be open at once, but {1} are needed: "
                           "raise the limit (ulimit -n {1})",

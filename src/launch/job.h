@@ -165,8 +165,8 @@ Machine this_machine();
 /// driver. Queries NVIDIA's driver directly, which is faster than loading LibTorch.
 int visible_gpus();
 
-/// Raises the soft limit on open files if it is too low for the descriptors that workers inherit.
-/// Throws Error(kRunFailed) if the hard limit forbids that.
+/// Raises the soft limit on open files as far as the descriptors that workers inherit may need.
+/// Throws Error(kRunFailed) if the hard limit is too low even for a few workers.
 void require_open_files();
 
 /// Device and backend of one rank.

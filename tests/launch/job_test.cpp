@@ -1,6 +1,7 @@
 #include "launch/job.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #include "base/cpu.h"
 #include "base/error.h"
@@ -149,6 +150,18 @@ RunConfig on_devices(std::vector<std::string> devices) {
 std::string place(const RunConfig& config, const Machine& machine, int rank, int world) {
   const Placement placement = choose_placement(config, machine, rank, world);
   return placement.device_name() + " " + placement.backend;
+}
+
+TEST_CASE("the limit on open files is raised for the descriptors of many processes") {
+  rlimit before{};
+  rlimit raised{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit low{600, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &low);
+  require_open_files();
+  ::getrlimit(RLIMIT_NOFILE, &raised);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(raised.rlim_cur == std::min<rlim_t>(before.rlim_max, 65536));
 }
 
 TEST_CASE("by default the launcher starts one process per GPU, or one per core up to two") {
