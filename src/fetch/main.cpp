@@ -315,7 +315,7 @@ int main(int argc, char** argv) {
     const std::vector<std::string> mirrors(argv + 3, argv + argc);
     for (const auto& path :
          fetch::fetch_dataset(dataset, argv[2], mirrors.empty() ? dataset.mirrors : mirrors)) {
-      std::cout << path.string() << '\n';
+      print_text(path.string() + "\n");
     }
     return 0;
   } catch (const std::exception& error) {

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import (BINARY, LONG_S, Process, RunFolder, environment, run, send, start, swept, train, train_command,
+from support import (BINARY, LONG_S, MNIST, Process, RunFolder, environment, run, send, start, swept, train, train_command,
                      wait_until, workers, write_config)
 
 # One epoch of 20 steps; a checkpoint of `net` is 3.4 MB.
@@ -211,7 +211,8 @@ def test_unwritable_messages_do_not_end_a_run_but_an_unwritable_result_is_an_err
     with open("/dev/full", "w") as full:
         run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, stderr=full, expect=0)
         assert RunFolder(tmp_path / "run").digest() == undisturbed.digest()
-        for command in (["evaluate", "--checkpoint", tmp_path / "run/model.pt", "--config", config], ["config-schema"]):
+        for command in (["evaluate", "--checkpoint", tmp_path / "run/model.pt", "--config", config], ["config-schema"],
+                        ["fetch", "mnist", "--to", tmp_path / "mnist", "--mirror", MNIST.as_uri()]):
             assert "No space left" in run(*command, stdout=full, expect=1).stderr
 
 
