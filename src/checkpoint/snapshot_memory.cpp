@@ -43,7 +43,8 @@ std::size_t lay_out(const StateTensors& state, const Visit& visit) {
 }  // namespace
 
 struct alignas(64) SnapshotMemory::Plan {
-  std::atomic<std::int64_t> moment;
+  // A rank may read the plan for one moment when rank 0 has already written that for the next.
+  std::atomic<std::int64_t> moments[2];
 };
 
 struct alignas(64) SnapshotMemory::Seal {
@@ -110,9 +111,11 @@ bool SnapshotMemory::is_checkpoint(std::int64_t step) const {
   return seal(slot_of(step), 0).is_checkpoint;
 }
 
-void SnapshotMemory::plan(std::int64_t moment) { plan_->moment = moment; }
+void SnapshotMemory::plan(std::int64_t moment) { plan_->moments[moment % 2] = moment; }
 
-bool SnapshotMemory::is_planned(std::int64_t moment) const { return plan_->moment == moment; }
+bool SnapshotMemory::is_planned(std::int64_t moment) const {
+  return plan_->moments[moment % 2] == moment;
+}
 
 void SnapshotMemory::take(const train::Trainer& trainer, const LogPositions& positions,
                           bool is_checkpoint) {

@@ -62,6 +62,14 @@ TEST_CASE("the two newest snapshots and the newest checkpointed one are kept") {
   CHECK(again.steps() == std::vector<std::int64_t>{2, 5, 6});
 }
 
+TEST_CASE("a plan is still valid once the next one has been made") {
+  const UniqueFd file = memory_file();
+  TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
+  SnapshotMemory memory(file.get(), rig.trainer, one_rank());
+  for (const std::int64_t moment : {1, 2}) memory.plan(moment);
+  for (const std::int64_t moment : {1, 2, 3}) CHECK(memory.is_planned(moment) == (moment < 3));
+}
+
 TEST_CASE("a snapshot that one rank did not finish is never used and is overwritten") {
   const UniqueFd file = memory_file();
   const auto outcomes = results_of_ranks(2, [&](comm::Communicator& communicator) {
