@@ -164,7 +164,6 @@ struct LaunchState {
   std::unique_ptr<launch::ForkServer> fork_server{};  // training
   std::unique_ptr<data::SharedDataset> dataset{};     // if the launcher reads all samples first
   bool decoding_started = false;
-  bool decoded = false;
   UniqueFd snapshots{};  // training that may restart: memory for the ranks' snapshots
   launch::RestartPolicy restart_policy{};
 
@@ -222,7 +221,7 @@ data::Splits needed_splits(Command command) {
 /// Returns the task that decodes the data set into memory that all ranks share.
 launch::BackgroundTask decoding_task(LaunchState& state) {
   launch::BackgroundTask decode;
-  if (!state.dataset || state.decoded) return decode;
+  if (!state.dataset) return decode;
   // An attempt may end before the samples are read; the next one then only waits for them.
   decode.start = [&state] {
     if (std::exchange(state.decoding_started, true)) return;
@@ -230,10 +229,7 @@ launch::BackgroundTask decoding_task(LaunchState& state) {
                            state.job.dataset_record);
   };
   decode.ready_fd = state.dataset->handle().ready_fd;
-  decode.finish = [&state] {
-    state.dataset->wait();
-    state.decoded = true;
-  };
+  decode.finish = [&state] { state.dataset->wait(); };
   return decode;
 }
 
