@@ -42,6 +42,13 @@ UniqueFd open_regular(const fs::path& path, ExitCode code, std::size_t* size) {
   return fd;
 }
 
+/// Returns whether `error` from fsync or open means that the file system does not support syncing.
+bool is_sync_unsupported(int error) {
+  // On some CIFS mounts, opening or syncing a folder fails with EACCES or EBADF.
+  constexpr std::array kReasons{EINVAL, EOPNOTSUPP, ENOSYS, EBADF, EACCES, EPERM, EISDIR};
+  return std::ranges::count(kReasons, error) > 0;
+}
+
 fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
@@ -232,12 +239,6 @@ UniqueFd open_private_file(const fs::path& path, ExitCode code) {
                           ": is a link, is not a regular file or belongs to another user; remove "
                           "it or choose another folder");
   }
-}
-
-bool is_sync_unsupported(int error) {
-  // On some CIFS mounts, opening or syncing a folder fails with EACCES or EBADF.
-  constexpr std::array kReasons{EINVAL, EOPNOTSUPP, ENOSYS, EBADF, EACCES, EPERM, EISDIR};
-  return std::ranges::count(kReasons, error) > 0;
 }
 
 void sync_file(int fd, const fs::path& path, ExitCode code) {

@@ -94,9 +94,6 @@ UniqueFd open_private_file(const std::filesystem::path& path, ExitCode code);
 /// sync folders), logs a warning once per process. Throws Error(code) for any other failure.
 void sync_file(int fd, const std::filesystem::path& path, ExitCode code);
 
-/// Returns whether `error` from fsync or open means that the file system does not support syncing.
-bool is_sync_unsupported(int error);
-
 /// Creates a folder and its parents, and adds those that did not exist to `created`, parents first.
 /// Throws Error(code) naming the folder.
 void make_folder(const std::filesystem::path& folder, ExitCode code,
