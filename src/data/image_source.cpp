@@ -1,5 +1,7 @@
 #include <spdlog/fmt/ranges.h>
 
+#include <array>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -121,6 +123,14 @@ void require_geometry(const ImageGeometry& actual, const ImageGeometry& wanted,
     fail_data("{}: is {} x {} pixels, but the first image is {} x {}; set data.size to resize",
               name, actual.height, actual.width, wanted.height, wanted.width);
   }
+}
+
+bool is_split_name(const std::string& name) {
+  std::string lower = name;
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return std::ranges::count(std::array{"train", "training", "test", "testing", "val", "valid",
+                                       "validation", "dev", "eval", "evaluation"},
+                            lower) > 0;
 }
 
 void BadSamples::refuse() const {

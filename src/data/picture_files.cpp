@@ -2,8 +2,6 @@
 #include <spdlog/fmt/ranges.h>
 #include <unistd.h>
 
-#include <array>
-#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -585,14 +583,6 @@ std::string left_out_files(const std::string& kind, std::int64_t count) {
   if (kind == kNoExtension) return counted(count, "file") + " " + kind;
   if (kind == kHidden || kind == kUnusable) return counted(count, kind);
   return counted(count, kind + " file") + imaging::conversion_hint(kind, count);
-}
-
-bool is_split_name(const std::string& name) {
-  std::string lower = name;
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  return std::ranges::count(std::array{"train", "training", "test", "testing", "val", "valid",
-                                       "validation", "dev", "eval", "evaluation"},
-                            lower) > 0;
 }
 
 std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad) {

@@ -100,6 +100,9 @@ struct LeftOut {
   std::int64_t added = 0;     // when evaluating a run: files added since it began
 };
 
+/// Returns whether a folder has the name of a split, such as "train" or "Validation".
+bool is_split_name(const std::string& name);
+
 /// Returns, for example, "2 .txt files", with advice for pictures. `kind`: a key of LeftOut::files.
 std::string left_out_files(const std::string& kind, std::int64_t count);
 
@@ -340,9 +343,6 @@ std::shared_ptr<ImageSource> open_idx(const settings::DataLocation& files,
 /// Checks all labels. Throws Error(kData) with the file and byte offset for an empty file, a
 /// truncated record, or a label out of range.
 std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files);
-
-/// Returns whether a folder has the name of a split, such as "train" or "Validation".
-bool is_split_name(const std::string& name);
 
 /// Lists the pictures (imaging::kPictureExtensions) in a folder of class folders, like
 /// torchvision's ImageFolder: the sorted names of the class folders are the classes, which include

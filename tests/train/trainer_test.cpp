@@ -127,7 +127,7 @@ TEST_CASE("only the best weights count an epoch that max_steps cut short") {
   rig.run_to(100);
   CHECK(std::string(rig.trainer.ended_by()) == "max_steps");
   CHECK(rig.trainer.progress().early_stopping == EarlyStoppingState{0.5, 0});
-  CHECK(rig.trainer.progress().plateau == PlateauState{0.7, 0, 0});
+  CHECK(rig.trainer.progress().plateau == PlateauState{0.7});
   const double highest = rig.trainer.progress().highest_accuracy;
   rig.trainer.end_epoch({.selection_accuracy = 1, .best_score = 1});
   CHECK(rig.trainer.progress().best_accuracy == 1);
