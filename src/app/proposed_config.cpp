@@ -102,8 +102,7 @@ std::string warning_about_splits(const data::ImageSource& pictures) {
   }
   const std::string train_name = shell_word(pictures.train.string());
   data::fail_data(
-      "{}: has no class folders like those of {} ({}){}, use {} init {}, which holds out a part "
-      "for "
+      "{}: has no class folders like those of {} ({}){} use {} init {}, which holds out a part for "
       "testing, and classify the others with predict",
       on_one_line(pictures.test->string()), train_name,
       first_names(pictures.class_names, kMaxNamed),

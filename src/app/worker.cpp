@@ -389,21 +389,17 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   return dataset;
 }
 
-/// Returns the job's checkpoint or, if it is a weights file in the folder of a run that still has
-/// an intact checkpoint, that one.
-std::filesystem::path checkpoint_of_run(const launch::Job& job) {
-  const auto folder = job.dataset_record.parent_path() / settings::run_files::kCheckpoints;
-  if (checkpoint::facts_of(job.checkpoint) || job.dataset_record.empty()) return job.checkpoint;
-  return newest_intact_checkpoint(folder).value_or(job.checkpoint);
-}
-
 data::ImageSet image_shape(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   std::optional<network::ImageShape> shape;
   if (!worker.job.checkpoint.empty()) {
-    if (const auto facts = checkpoint::facts_of(checkpoint_of_run(worker.job))) {
-      shape = facts->images;
+    auto facts = checkpoint::facts_of(worker.job.checkpoint);
+    const std::filesystem::path& record = worker.job.dataset_record;
+    if (!facts && !record.empty()) {  // a weights file in the folder of a run
+      const auto folder = record.parent_path() / settings::run_files::kCheckpoints;
+      if (const auto other = newest_intact_checkpoint(folder)) facts = checkpoint::facts_of(*other);
     }
+    if (facts) shape = facts->images;
   }
   if (!shape) shape = network::known_images(options);
   if (!shape && options.size && options.channels && !worker.job.dataset_record.empty()) {

@@ -431,8 +431,7 @@ bool is_module(const Value& value) {
 [[noreturn]] void refuse_module(const std::string& loaded) {
   fail_pickle(
       "the file contains a whole model, not its state_dict; if you trust it, run in Python, where "
-      "its classes can "
-      "be imported: torch.save(" +
+      "its classes can be imported: torch.save(" +
       loaded + ".state_dict(), NEW)");
 }
 

@@ -248,7 +248,7 @@ NamedFiles named_files(const DataOptions& options) {
 }
 
 /// Opens a source. If that fails because the file has an unsupported format, the error names the
-/// format. `trained_on`: the first training set, or null while opening that set.
+/// format. `named`: as for open_image_list.
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
                                          SplitName split, std::optional<bool> named,
                                          BadSamples& bad) try {
