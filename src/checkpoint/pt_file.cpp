@@ -77,9 +77,8 @@ class PtArchive {
         checksums_(zip_checksums(MappedFile::open(path, ExitCode::kCheckpoint).bytes())),
         folder_(folder_of(checksums_)),
         reader_(path.string()) {
-    const char* const kByteOrder = "byteorder";  // older files lack it
-    if (!reader_.hasRecord(kByteOrder)) return;
-    const at::Tensor order = read(kByteOrder);
+    if (!reader_.hasRecord("byteorder")) return;  // an older file
+    const at::Tensor order = read("byteorder");
     require(text_of({order.const_data_ptr<std::uint8_t>(), order.nbytes()}) == "little",
             "it was written on a big-endian machine; load and save it in Python on this machine");
   }

@@ -72,23 +72,32 @@ bool has_blind_tap(std::int64_t size, std::int64_t out, std::int64_t kernel, std
   return false;
 }
 
-/// Returns the layer's output with the given bias, which may be undefined. On CPUs, LibTorch 2.11
-/// uses uninitialised memory if a kernel tap sees only padding, or if an axis has a stride and a
-/// single output. Such images are padded explicitly, and such strides are not passed on. A dilation
-/// of a kernel axis of size 1, which may crash, is not passed on, either.
-at::Tensor convolve_with_library(const torch::nn::Conv2dImpl& layer, at::Tensor images,
+/// Returns the output of a convolution; the bias may be undefined. On CPUs, LibTorch 2.11 uses
+/// uninitialised memory if a kernel tap sees only padding, or if an axis has a stride and a single
+/// output. Such images are padded explicitly, and such strides are not passed on. It may crash if a
+/// kernel axis of size 1 has a dilation or a stride, which are not passed on, either. In bf16,
+/// gradients of dilated groups are wrong, so these are computed in fp32.
+at::Tensor convolve_with_library(const torch::nn::detail::ConvNdOptions<2>& options,
+                                 at::Tensor images, const at::Tensor& weight,
                                  const at::Tensor& bias) {
-  const auto& options = layer.options;
+  const at::ScalarType type = images.scalar_type();
+  const auto& dilations = *options.dilation();
+  if (images.is_cpu() && type == at::kBFloat16 && options.groups() > 1 &&
+      (dilations[0] > 1 || dilations[1] > 1)) {
+    const auto widen = [](const at::Tensor& x) { return x.defined() ? x.to(at::kFloat) : x; };
+    return convolve_with_library(options, widen(images), widen(weight), widen(bias)).to(type);
+  }
   const auto* const given = std::get_if<torch::ExpandingArray<2>>(&options.padding());
   if (given == nullptr || !images.is_cpu()) {
-    return torch::nn::functional::detail::conv2d(images, layer.weight, bias, options.stride(),
+    return torch::nn::functional::detail::conv2d(images, weight, bias, options.stride(),
                                                  options.padding(), options.dilation(),
                                                  options.groups());
   }
   std::array<std::int64_t, 2> stride = *options.stride();
   std::array<std::int64_t, 2> padding = **given;
   std::array<std::int64_t, 2> dilation = *options.dilation();
-  std::array<std::int64_t, 2> extent{};  // padded inputs that outputs see
+  std::array<std::int64_t, 2> extent{};    // padded inputs that outputs see
+  std::array<std::int64_t, 2> step{1, 1};  // between the inputs that are kept
   bool pads = false;
   for (std::size_t axis = 0; axis < 2; ++axis) {
     const std::int64_t size = images.size(static_cast<std::int64_t>(axis) + 2);
@@ -98,17 +107,18 @@ at::Tensor convolve_with_library(const torch::nn::Conv2dImpl& layer, at::Tensor 
     extent[axis] = size + 2 * padding[axis];
     const std::int64_t out = (extent[axis] - window) / stride[axis] + 1;
     pads = pads || has_blind_tap(size, out, kernel, stride[axis], padding[axis], dilation[axis]);
-    if (out > 1 || stride[axis] == 1) continue;
+    if (stride[axis] == 1 || (out > 1 && kernel > 1)) continue;
     pads = true;
+    if (kernel == 1) step[axis] = stride[axis];
     stride[axis] = 1;
-    extent[axis] = window;
+    if (out == 1) extent[axis] = window;
   }
   if (pads) {
     images = at::constant_pad_nd(images, {padding[1], padding[1], padding[0], padding[0]});
-    images = images.narrow(2, 0, extent[0]).narrow(3, 0, extent[1]);
+    images = images.slice(2, 0, extent[0], step[0]).slice(3, 0, extent[1], step[1]);
     padding = {0, 0};
   }
-  return at::conv2d(images, layer.weight, bias, stride, padding, dilation, options.groups());
+  return at::conv2d(images, weight, bias, stride, padding, dilation, options.groups());
 }
 
 }  // namespace
@@ -172,14 +182,14 @@ at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction functi
 
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
   if (const at::Tensor y = convolve_with_kernels(layer, images); y.defined()) return y;
-  return convolve_with_library(layer, images, /*bias=*/{});
+  return convolve_with_library(layer.options, images, layer.weight, /*bias=*/{});
 }
 
 at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
   if (!layer.bias.defined()) return convolve_without_bias(layer, images);
   const at::Tensor y = convolve_with_kernels(layer, images);
   return y.defined() ? y + layer.bias.view({-1, 1, 1})
-                     : convolve_with_library(layer, images, layer.bias);
+                     : convolve_with_library(layer.options, images, layer.weight, layer.bias);
 }
 
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {

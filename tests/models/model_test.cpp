@@ -120,24 +120,32 @@ TEST_CASE("synchronizes_batch_norm is true only for models with batch norm") {
 }
 
 /// LibTorch computes some of these with uninitialised memory or crashes; see layer_operations.cpp.
-TEST_CASE("convolutions with few outputs or much padding match those in fp64") {
+TEST_CASE("convolutions that LibTorch computes wrongly match those in fp64") {
   using Pair = torch::ExpandingArray<2>;
   struct Row {
     std::int64_t channels, height, width;
     Pair kernel, stride, padding, dilation;
+    std::int64_t groups = 1;
   };
-  const Row rows[] = {
-      {16, 1, 1, {3, 3}, {2, 2}, {1, 1}, {1, 1}}, {16, 5, 1, {2, 3}, {3, 3}, {1, 2}, {1, 1}},
-      {16, 4, 3, {2, 2}, {1, 4}, {0, 1}, {2, 1}}, {1, 3, 1, {3, 2}, {1, 4}, {2, 1}, {1, 1}},
-      {1, 9, 1, {2, 5}, {1, 2}, {1, 2}, {2, 1}},  {2, 3, 1, {5, 5}, {3, 2}, {3, 3}, {2, 1}},
-      {3, 5, 1, {3, 7}, {3, 2}, {0, 4}, {2, 1}},  {1, 5, 1, {3, 1}, {2, 3}, {2, 2}, {1, 2}},
-      {3, 6, 5, {3, 3}, {2, 1}, {1, 1}, {1, 1}}};
+  const Row rows[] = {{16, 1, 1, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+                      {16, 5, 1, {2, 3}, {3, 3}, {1, 2}, {1, 1}},
+                      {16, 4, 3, {2, 2}, {1, 4}, {0, 1}, {2, 1}},
+                      {1, 3, 1, {3, 2}, {1, 4}, {2, 1}, {1, 1}},
+                      {1, 9, 1, {2, 5}, {1, 2}, {1, 2}, {2, 1}},
+                      {2, 3, 1, {5, 5}, {3, 2}, {3, 3}, {2, 1}},
+                      {3, 5, 1, {3, 7}, {3, 2}, {0, 4}, {2, 1}},
+                      {1, 5, 1, {3, 1}, {2, 3}, {2, 2}, {1, 2}},
+                      {3, 6, 5, {3, 3}, {2, 1}, {1, 1}, {1, 1}},
+                      {8, 6, 26, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+                      {16, 32, 32, {3, 3}, {1, 1}, {2, 2}, {2, 2}, 4},
+                      {8, 9, 40, {3, 3}, {1, 1}, {1, 2}, {1, 2}, 8}};
   torch::manual_seed(3);
-  for (const auto& [channels, height, width, kernel, stride, padding, dilation] : rows) {
+  for (const auto& [channels, height, width, kernel, stride, padding, dilation, groups] : rows) {
     torch::nn::Conv2d layer(torch::nn::Conv2dOptions(channels, 8, kernel)
                                 .stride(stride)
                                 .padding(padding)
-                                .dilation(dilation));
+                                .dilation(dilation)
+                                .groups(groups));
     for (int i = 0; i < 6; ++i) {
       const auto type = i % 2 == 0 ? at::kFloat : at::kBFloat16;
       layer->to(type);
@@ -157,7 +165,7 @@ TEST_CASE("convolutions with few outputs or much padding match those in fp64") {
           layer->weight.detach().to(at::kDouble).contiguous().requires_grad_();
       const at::Tensor expected =
           at::conv2d(images.to(at::kDouble).contiguous(), weight,
-                     layer->bias.detach().to(at::kDouble), *stride, *padding, *dilation);
+                     layer->bias.detach().to(at::kDouble), *stride, *padding, *dilation, groups);
       expected.sum().backward();
       CAPTURE(channels, height, width, i);
       const double tolerance = type == at::kFloat ? 1e-5 : 0.02;
