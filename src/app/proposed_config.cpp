@@ -94,6 +94,7 @@ std::string warning_about_splits(const data::ImageSource& pictures) {
       first_names(pictures.class_names(), kMaxNamed), first_names(common, kMaxNamed));
 }
 
+/// Throws the error about a test folder without a class folder of the training set.
 [[noreturn]] void refuse_other_classes(const PictureFolder& pictures) {
   constexpr std::size_t kMaxNamed = 5;
   std::vector<std::string> others;
@@ -446,8 +447,7 @@ void run_init(Worker& worker) {
   std::optional<InitialWeights> weights;
   if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);
   worker.enter(launch::Phase::kLoadingData);
-  fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();
-  if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"
+  const fs::path folder = normal_absolute(worker.job.images.front());
   if (!is_utf8(folder.string())) {
     data::fail_data("{}: this path is not UTF-8, so a config cannot contain it; rename the folder",
                     on_one_line(folder.string()));

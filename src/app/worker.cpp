@@ -393,13 +393,7 @@ data::ImageSet image_shape(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   std::optional<network::ImageShape> shape;
   if (!worker.job.checkpoint.empty()) {
-    auto facts = checkpoint::facts_of(worker.job.checkpoint);
-    const std::filesystem::path& record = worker.job.dataset_record;
-    if (!facts && !record.empty()) {  // a weights file in the folder of a run
-      const auto folder = record.parent_path() / settings::run_files::kCheckpoints;
-      if (const auto other = newest_intact_checkpoint(folder)) facts = checkpoint::facts_of(*other);
-    }
-    if (facts) shape = facts->images;
+    if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) shape = facts->images;
   }
   if (!shape) shape = network::known_images(options);
   if (!shape && options.size && options.channels && !worker.job.dataset_record.empty()) {
@@ -407,6 +401,13 @@ data::ImageSet image_shape(const Worker& worker) {
     const auto classes = static_cast<std::int64_t>(record.class_names.size());
     shape =
         network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
+  }
+  if (!shape && !worker.job.dataset_record.empty()) {  // a weights file in the folder of a run
+    const auto folder = worker.job.dataset_record.parent_path() / settings::run_files::kCheckpoints;
+    const auto other = newest_intact_checkpoint(folder);
+    if (const auto facts = other ? checkpoint::facts_of(*other) : std::nullopt) {
+      shape = facts->images;
+    }
   }
   if (!shape) return data::read_image_shape(options, worker.job.dataset_record);
   if (options.channels) shape->channels = *options.channels;

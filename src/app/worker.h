@@ -72,10 +72,10 @@ void log_left_out(const data::Dataset& dataset);
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
 /// Returns an image set without samples, with the shape of the config's images or of those that the
-/// job's checkpoint was trained on: read from the checkpoint or, for a weights file, from one of
-/// its run; if they have none, from the named data set or from the config and the run's
-/// dataset.json; failing that, from the data's files, of which at most one image is decoded. Throws
-/// Error(kCheckpoint) or Error(kData) if they cannot be read.
+/// job's checkpoint was trained on: read from the checkpoint; if it has none, from the named data
+/// set, from the config and the run's dataset.json, or from a checkpoint of the same run; failing
+/// that, from the data's files, of which at most one image is decoded. Throws Error(kCheckpoint) or
+/// Error(kData) if they cannot be read.
 data::ImageSet image_shape(const Worker& worker);
 
 /// Returns the config's `data.augment` for this image size; null if empty. `mixes_across_ranks`:

@@ -160,6 +160,11 @@ MappedFile MappedFile::open(const fs::path& path, ExitCode code) {
   return file;
 }
 
+fs::path normal_absolute(const fs::path& path) {
+  const fs::path normal = fs::absolute(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
 bool write_all(int fd, const void* bytes, std::size_t size, std::optional<off_t> offset) {
   const char* next = static_cast<const char*>(bytes);
   while (size > 0) {

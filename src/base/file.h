@@ -132,6 +132,9 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, 
 /// offset, which is shared with the processes that inherited the descriptor.
 std::string content_of(int fd);
 
+/// Returns the absolute path without redundant components or a slash at its end.
+std::filesystem::path normal_absolute(const std::filesystem::path& path);
+
 /// Writes all bytes despite interrupts and short writes (a call writes at most 2 GiB). `offset`:
 /// where to write instead of the descriptor's offset. On failure, sets errno and returns false.
 bool write_all(int fd, const void* bytes, std::size_t size, std::optional<off_t> offset = {});

@@ -313,7 +313,7 @@ SystemMemory system_memory(const fs::path& root) {
   SystemMemory memory{total, free ? *free * kKilobyte : total, false};
   for (const Cgroup& group : cgroups("memory", root)) {
     const auto limit = number_in(first_line(group.folder / limit_file(group)));
-    if (!limit || *limit >= total_memory(root)) continue;
+    if (!limit || *limit >= total) continue;
     memory.limited = true;
     memory.total = std::min(memory.total, *limit);
     memory.available = std::min(memory.available, std::max(0.0, *limit - used_memory(group)));

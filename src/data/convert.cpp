@@ -65,8 +65,7 @@ Converted convert(const ConvertOptions& options) {
   const auto training_set = open_idx(train_files);
   const auto test_set = open_idx(test_files);
   const std::int64_t classes = std::max(training_set->classes(), test_set->classes());
-  fs::path folder = fs::absolute(options.to).lexically_normal();
-  if (!folder.has_filename()) folder = folder.parent_path();
+  const fs::path folder = normal_absolute(options.to);
   const bool exists = fs::exists(folder);
   const fs::path part =
       (exists ? folder / "" : folder).string() + ".part-" + std::to_string(::getpid());

@@ -165,9 +165,7 @@ class ImageFolder : public PictureFiles {
     note_splits();
     if (pictures > 0) {
       std::erase_if(entries, [](const FolderEntry& entry) { return entry.is_folder; });
-      fs::path absolute = fs::absolute(folder_).lexically_normal();
-      if (!absolute.has_filename()) absolute = absolute.parent_path();  // "photos/"
-      const std::string class_name = absolute.filename().string();
+      const std::string class_name = normal_absolute(folder_).filename().string();
       if (!is_plain_text(class_name)) refuse_name(name_);
       add_class(class_name, "", &entries);
     }

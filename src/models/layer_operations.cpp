@@ -81,9 +81,9 @@ at::Tensor convolve_with_library(const torch::nn::detail::ConvNdOptions<2>& opti
                                  at::Tensor images, const at::Tensor& weight,
                                  const at::Tensor& bias) {
   const at::ScalarType type = images.scalar_type();
-  const auto& dilations = *options.dilation();
+  std::array<std::int64_t, 2> dilation = *options.dilation();
   if (images.is_cpu() && type == at::kBFloat16 && options.groups() > 1 &&
-      (dilations[0] > 1 || dilations[1] > 1)) {
+      (dilation[0] > 1 || dilation[1] > 1)) {
     const auto widen = [](const at::Tensor& x) { return x.defined() ? x.to(at::kFloat) : x; };
     return convolve_with_library(options, widen(images), widen(weight), widen(bias)).to(type);
   }
@@ -95,7 +95,6 @@ at::Tensor convolve_with_library(const torch::nn::detail::ConvNdOptions<2>& opti
   }
   std::array<std::int64_t, 2> stride = *options.stride();
   std::array<std::int64_t, 2> padding = **given;
-  std::array<std::int64_t, 2> dilation = *options.dilation();
   std::array<std::int64_t, 2> extent{};    // padded inputs that outputs see
   std::array<std::int64_t, 2> step{1, 1};  // between the inputs that are kept
   bool pads = false;

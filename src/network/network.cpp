@@ -91,7 +91,7 @@ void slide(SizedLayer& sized, const ImageSize& kernel, const ImageSize& stride,
   sized.out.width = *columns;
 }
 
-/// Returns whether each of `count` windows contains a pixel of the image. `padding`: at its begin.
+/// Returns whether each of `count` windows contains a pixel of the image. `padding`: before it.
 bool all_see_image(std::int64_t count, std::int64_t side, std::int64_t kernel, std::int64_t stride,
                    std::int64_t padding, std::int64_t dilation) {
   for (std::int64_t window = 0; window < count && window * stride < padding; ++window) {

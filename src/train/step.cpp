@@ -33,6 +33,7 @@ StepSums to_sums(const at::Tensor& scalars) {
   return {values[kLoss], values[kCorrect], values[kSamples], values[kStop]};
 }
 
+/// Returns the buffers that training may change: all except masks.
 std::vector<at::Tensor> changing_buffers(const torch::nn::Module& model) {
   std::vector<at::Tensor> buffers = model.buffers();
   std::erase_if(buffers, models::is_mask);

@@ -334,8 +334,7 @@ RunFiles read_run(const fs::path& folder) {
   if (!holds_run(folder)) throw Error(ExitCode::kConfig, folder.string() + ": contains no run");
   RunFiles run;
   run.folder = folder;
-  const fs::path absolute = fs::absolute(folder).lexically_normal();
-  const fs::path path = absolute.has_filename() ? absolute : absolute.parent_path();
+  const fs::path path = normal_absolute(folder);
   run.name = (path.parent_path().filename() / path.filename()).string();
   const UniqueFd lock(
       ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
