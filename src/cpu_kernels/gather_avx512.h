@@ -105,20 +105,24 @@ class Packer {
   }
   /// Transforms up to 16 words, given one block per tap, for Winograd's algorithm, and stores them.
   void store_transformed(const Block* taps, std::int64_t word, Element* panel) const {
+    constexpr std::int64_t kSide = kTileSide<Element>;
     const __mmask16 rows = first_lanes(view_.panel_rows);
     for (std::int64_t i = 0; i < smaller(kLanes, tap_words_ - word); ++i) {
-      for (std::int64_t d = 0; d < smaller(kD, view_.in.channels - (word + i) * kD); ++d) {
-        const auto tap = [&](int index) {
-          return to_values<Element>(taps[view_.backward ? 8 - index : index][i]).v[d];
-        };
-        __m512 transformed[kTilePositions<Element>];
-        transform_weights<Element>(tap, transformed);
-        float* to = reinterpret_cast<float*>(panel) + ((word + i) * kD + d) * view_.panel_rows;
-        for (const __m512 values : transformed) {
-          _mm512_mask_storeu_ps(to, rows, values);
-          to += view_.in.channels * view_.panel_rows;
-        }
-      }
+      transform_square<Element, 3, 3, kSide, kSide>(
+          [&](int y, int x) {
+            const int tap = 3 * y + x;
+            return to_values<Element>(taps[view_.backward ? 8 - tap : tap][i]);
+          },
+          [](const auto& weights, auto& positions) {
+            TileAxis<Element>::weights(weights, positions);
+          },
+          [&](int y, int x, int d, __m512 position) {
+            const std::int64_t channel = (word + i) * kD + d;
+            if (channel >= view_.in.channels) return;
+            const std::int64_t to = (y * kSide + x) * view_.in.channels + channel;
+            _mm512_mask_storeu_ps(reinterpret_cast<float*>(panel) + to * view_.panel_rows, rows,
+                                  position);
+          });
     }
   }
 

@@ -19,48 +19,42 @@ template <>
 struct Axis<2> {
   /// Undoes the scaling of the weights along both axes.
   static __m512 scale(__m512 output) { return output; }
-  /// Transforms three taps into positions `step` vectors apart.
-  static void weights(const __m512 (&taps)[3], __m512* to, std::int64_t step) {
+  /// Transforms three taps into positions.
+  [[gnu::always_inline]] static void weights(const __m512 (&taps)[3], __m512 (&to)[4]) {
     const __m512 half = _mm512_set1_ps(0.5F);
     const __m512 outer = (taps[0] + taps[2]) * half;
     const __m512 middle = taps[1] * half;
     to[0] = taps[0];
-    to[step] = outer + middle;
-    to[2 * step] = outer - middle;
-    to[3 * step] = taps[2];
+    to[1] = outer + middle;
+    to[2] = outer - middle;
+    to[3] = taps[2];
   }
   /// Transforms the inputs of N outputs into positions.
-  template <int N>
-  [[gnu::always_inline]] static void inputs(__m512 (&d)[N + 2]) {
-    const __m512 first = d[0] - d[2];
-    const __m512 third = d[2] - d[1];
-    d[3] = d[1] - d[3];
-    d[1] = d[1] + d[2];
-    d[0] = first;
-    d[2] = third;
+  [[gnu::always_inline]] static void inputs(const __m512 (&d)[4], __m512 (&to)[4]) {
+    to[0] = d[0] - d[2];
+    to[1] = d[1] + d[2];
+    to[2] = d[2] - d[1];
+    to[3] = d[1] - d[3];
   }
   /// Transforms the sums of positions into N outputs.
-  template <int N>
-  [[gnu::always_inline]] static void outputs(const __m512 (&sums)[N + 2], __m512 (&to)[N]) {
+  [[gnu::always_inline]] static void outputs(const __m512 (&sums)[4], __m512 (&to)[2]) {
     to[0] = sums[0] + sums[1] + sums[2];
     to[1] = sums[1] - sums[2] - sums[3];
   }
   /// Transforms the gradients of N outputs into positions: the transpose of `outputs`.
-  template <int N>
-  [[gnu::always_inline]] static void gradients(const __m512 (&g)[N], __m512 (&to)[N + 2]) {
+  [[gnu::always_inline]] static void gradients(const __m512 (&g)[2], __m512 (&to)[4]) {
     to[0] = g[0];
     to[1] = g[0] + g[1];
     to[2] = g[0] - g[1];
     to[3] = _mm512_setzero_ps() - g[1];
   }
-  /// Transforms sums of positions, `step` vectors apart, into the gradients of three taps: the
-  /// transpose of `weights`.
-  static void taps(const __m512* sums, std::int64_t step, __m512 (&to)[3]) {
+  /// Transforms sums of positions into the gradients of three taps: the transpose of `weights`.
+  [[gnu::always_inline]] static void taps(const __m512 (&sums)[4], __m512 (&to)[3]) {
     const __m512 half = _mm512_set1_ps(0.5F);
-    const __m512 middle = (sums[step] + sums[2 * step]) * half;
+    const __m512 middle = (sums[1] + sums[2]) * half;
     to[0] = sums[0] + middle;
-    to[1] = (sums[step] - sums[2 * step]) * half;
-    to[2] = middle + sums[3 * step];
+    to[1] = (sums[1] - sums[2]) * half;
+    to[2] = middle + sums[3];
   }
 };
 
@@ -76,42 +70,40 @@ struct Axis<4> {
     const __m512 rest = _mm512_fnmadd_ps(quotient, _mm512_set1_ps(kScale), output);
     return _mm512_fmadd_ps(rest, reciprocal, quotient);  // correctly rounded
   }
-  static void weights(const __m512 (&taps)[3], __m512* to, std::int64_t step) {
+  [[gnu::always_inline]] static void weights(const __m512 (&taps)[3], __m512 (&to)[6]) {
     const __m512 outer = (taps[0] + taps[2]) * -4;
     const __m512 middle = taps[1] * -4;
     const __m512 far_outer = taps[0] + taps[2] * 4;
     const __m512 far_middle = taps[1] * 2;
     to[0] = taps[2] * 24;
-    to[step] = taps[0] * 6;
-    to[2 * step] = outer + middle;
-    to[3 * step] = outer - middle;
-    to[4 * step] = far_outer + far_middle;
-    to[5 * step] = far_outer - far_middle;
+    to[1] = taps[0] * 6;
+    to[2] = outer + middle;
+    to[3] = outer - middle;
+    to[4] = far_outer + far_middle;
+    to[5] = far_outer - far_middle;
   }
-  template <int N>
-  [[gnu::always_inline]] static void inputs(__m512 (&d)[N + 2]) {
+  template <std::size_t N>
+  [[gnu::always_inline]] static void inputs(const __m512 (&d)[N], __m512 (&to)[N]) {
     const __m512 far_odd = d[3] - d[1];
     const __m512 first = (d[0] - d[2]) * 4;
-    if constexpr (N == 2) {
-      const __m512 sum = (d[1] + d[2]) * -3;
-      const __m512 difference = (d[1] - d[2]) * 3;
-      d[0] = far_odd;
-      d[1] = first;
-      d[2] = sum;
-      d[3] = difference;
+    if constexpr (N == 4) {
+      to[0] = far_odd;
+      to[1] = first;
+      to[2] = (d[1] + d[2]) * -3;
+      to[3] = (d[1] - d[2]) * 3;
     } else {
       const __m512 far_even = d[4] - d[2];
       const __m512 even = d[4] - d[2] * 4;
       const __m512 odd = d[3] - d[1] * 4;
-      d[0] = d[5] - d[3] - far_odd * 4;
-      d[1] = first + far_even;
-      d[2] = even + odd;
-      d[3] = even - odd;
-      d[4] = far_even + far_odd * 2;
-      d[5] = far_even - far_odd * 2;
+      to[0] = d[5] - d[3] - far_odd * 4;
+      to[1] = first + far_even;
+      to[2] = even + odd;
+      to[3] = even - odd;
+      to[4] = far_even + far_odd * 2;
+      to[5] = far_even - far_odd * 2;
     }
   }
-  template <int N>
+  template <std::size_t N>
   [[gnu::always_inline]] static void outputs(const __m512 (&sums)[N + 2], __m512 (&to)[N]) {
     const __m512 even = sums[2] + sums[3];
     const __m512 odd = sums[2] - sums[3];
@@ -127,7 +119,7 @@ struct Axis<4> {
     }
     to[N - 1] = to[N - 1] + sums[0];
   }
-  template <int N>
+  template <std::size_t N>
   [[gnu::always_inline]] static void gradients(const __m512 (&g)[N], __m512 (&to)[N + 2]) {
     __m512 even = g[0];
     __m512 odd = g[1];
@@ -144,12 +136,12 @@ struct Axis<4> {
     to[2] = even + odd;
     to[3] = even - odd;
   }
-  static void taps(const __m512* sums, std::int64_t step, __m512 (&to)[3]) {
-    const __m512 even = (sums[2 * step] + sums[3 * step]) * -4;
-    const __m512 odd = (sums[2 * step] - sums[3 * step]) * -4;
-    const __m512 far_even = sums[4 * step] + sums[5 * step];
-    const __m512 far_odd = sums[4 * step] - sums[5 * step];
-    to[0] = sums[step] * 6 + even + far_even;
+  [[gnu::always_inline]] static void taps(const __m512 (&sums)[6], __m512 (&to)[3]) {
+    const __m512 even = (sums[2] + sums[3]) * -4;
+    const __m512 odd = (sums[2] - sums[3]) * -4;
+    const __m512 far_even = sums[4] + sums[5];
+    const __m512 far_odd = sums[4] - sums[5];
+    to[0] = sums[1] * 6 + even + far_even;
     to[1] = odd + far_odd * 2;
     to[2] = sums[0] * 24 + even + far_even * 4;
   }
@@ -158,16 +150,39 @@ struct Axis<4> {
 template <class Element>
 using TileAxis = Axis<kTileOutputs<Element>>;
 
-/// Transforms 3x3 taps, which are `tap(0)` to `tap(8)`, into the positions of a tile.
-template <class Element, class Tap>
-void transform_weights(const Tap& tap, __m512* to) {
-  constexpr std::int64_t kSide = kTileSide<Element>;
-  __m512 rows[kSide * 3];
-  for (int x = 0; x < 3; ++x) {
-    TileAxis<Element>::weights({tap(x), tap(3 + x), tap(6 + x)}, rows + x, 3);
+/// Transforms From x From2 elements, `load(row, column)`, along columns, then along rows, and calls
+/// `store(row, column, d, result)` for channel `d` of the To x To2 results. `transform` is a
+/// function of TileAxis.
+template <class Element, int From, int From2, int To, int To2, class Load, class Transform,
+          class Store>
+[[gnu::always_inline]] inline void transform_square(const Load& load, const Transform& transform,
+                                                    const Store& store) {
+  __m512 rows[kDepth<Element>][To][From2];
+#pragma GCC unroll 6
+  for (int c = 0; c < From2; ++c) {
+    Values<Element> column[From];
+#pragma GCC unroll 6
+    for (int r = 0; r < From; ++r) column[r] = load(r, c);
+#pragma GCC unroll 2
+    for (int d = 0; d < kDepth<Element>; ++d) {
+      __m512 from[From];
+      __m512 results[To];
+#pragma GCC unroll 6
+      for (int r = 0; r < From; ++r) from[r] = column[r].v[d];
+      transform(from, results);
+#pragma GCC unroll 6
+      for (int r = 0; r < To; ++r) rows[d][r][c] = results[r];
+    }
   }
-  for (std::int64_t y = 0; y < kSide; ++y) {
-    TileAxis<Element>::weights({rows[3 * y], rows[3 * y + 1], rows[3 * y + 2]}, to + kSide * y, 1);
+#pragma GCC unroll 2
+  for (int d = 0; d < kDepth<Element>; ++d) {
+#pragma GCC unroll 6
+    for (int r = 0; r < To; ++r) {
+      __m512 results[To2];
+      transform(rows[d][r], results);
+#pragma GCC unroll 6
+      for (int c = 0; c < To2; ++c) store(r, c, d, results[c]);
+    }
   }
 }
 
@@ -224,35 +239,15 @@ struct TileInputs {
   template <int H, int W>
   [[gnu::always_inline]] void transform(const Element* from, float* to, std::int64_t step,
                                         std::int64_t half_step) const {
-    __m512 columns[kDepth<Element>][H + 2][W + 2];
-#pragma GCC unroll 6
-    for (int c = 0; c < W + 2; ++c) {
-      __m512i inputs[H + 2];
-#pragma GCC unroll 6
-      for (int r = 0; r < H + 2; ++r) {
-        inputs[r] = _mm512_maskz_loadu_epi32(masks[r][c], from + distances[r][c]);
-      }
-#pragma GCC unroll 2
-      for (int i = 0; i < kDepth<Element>; ++i) {
-        __m512 d[H + 2];
-#pragma GCC unroll 6
-        for (int r = 0; r < H + 2; ++r) d[r] = to_values<Element>(inputs[r]).v[i];
-        TileAxis<Element>::template inputs<H>(d);
-#pragma GCC unroll 6
-        for (int r = 0; r < H + 2; ++r) columns[i][r][c] = d[r];
-      }
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < kDepth<Element>; ++i) {
-#pragma GCC unroll 6
-      for (int r = 0; r < H + 2; ++r) {
-        TileAxis<Element>::template inputs<W>(columns[i][r]);
-#pragma GCC unroll 6
-        for (int c = 0; c < W + 2; ++c) {
-          _mm512_storeu_ps(to + i * half_step + (r * kSide + c) * step, columns[i][r][c]);
-        }
-      }
-    }
+    transform_square<Element, H + 2, W + 2, H + 2, W + 2>(
+        [&](int r, int c) __attribute__((always_inline)) {
+          return to_values<Element>(_mm512_maskz_loadu_epi32(masks[r][c], from + distances[r][c]));
+        },
+        [](const auto& inputs, auto& positions)
+            __attribute__((always_inline)) { TileAxis<Element>::inputs(inputs, positions); },
+        [&](int r, int c, int d, __m512 position) __attribute__((always_inline)) {
+          _mm512_storeu_ps(to + d * half_step + (r * kSide + c) * step, position);
+        });
   }
 };
 
@@ -287,26 +282,15 @@ template <class Element, int H, int W>
 #pragma GCC unroll 2
       for (int i = 0; i < kDepth<Element>; ++i) {
         const float* const from = sums + (m + i) * kImages + v * kLanes;
-        __m512 rows[H][W + 2];
-#pragma GCC unroll 6
-        for (int c = 0; c < W + 2; ++c) {
-          __m512 column[H + 2];
-#pragma GCC unroll 6
-          for (int r = 0; r < H + 2; ++r) column[r] = _mm512_load_ps(from + (r * kSide + c) * step);
-          __m512 to[H];
-          TileAxis<Element>::template outputs<H>(column, to);
-#pragma GCC unroll 4
-          for (int r = 0; r < H; ++r) rows[r][c] = to[r];
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < H; ++r) {
-          __m512 to[W];
-          TileAxis<Element>::template outputs<W>(rows[r], to);
-#pragma GCC unroll 4
-          for (int c = 0; c < W; ++c) {
-            outputs[r][c].v[i] = TileAxis<Element>::scale(to[c]) + bias[m + i];
-          }
-        }
+        transform_square<float, H + 2, W + 2, H, W>(
+            [&](int r, int c) __attribute__((always_inline)) {
+              return Values<float>{_mm512_load_ps(from + (r * kSide + c) * step)};
+            },
+            [](const auto& products, auto& to)
+                __attribute__((always_inline)) { TileAxis<Element>::outputs(products, to); },
+            [&](int r, int c, int, __m512 output) __attribute__((always_inline)) {
+              outputs[r][c].v[i] = TileAxis<Element>::scale(output) + bias[m + i];
+            });
       }
 #pragma GCC unroll 4
       for (int r = 0; r < H; ++r) {
@@ -422,41 +406,20 @@ template <class Element, int H, int W>
       ((band.part.block_begin * out.height + tile.y) * out.width + tile.x) * pixel;
   for (std::int64_t m = 0; m < out.channels; m += kDepth<Element>) {
     for (int v = 0; v < kVectors; ++v, from += kVectorSize<Element>) {
-      __m512 columns[kDepth<Element>][H + 2][W];
-#pragma GCC unroll 4
-      for (int c = 0; c < W; ++c) {
-        Values<Element> outputs[H];
-#pragma GCC unroll 4
-        for (int r = 0; r < H; ++r) {
-          const bool is_inside = r < tile.height && c < tile.width;
-          const Element* const output = from + (is_inside ? (r * out.width + c) * pixel : 0);
-          __builtin_prefetch(output + kPrefetched, 0, 2);
-          outputs[r] = load_words(output, is_inside ? 0xffff : 0);
-        }
-#pragma GCC unroll 2
-        for (int i = 0; i < kDepth<Element>; ++i) {
-          __m512 column[H];
-          __m512 positions[H + 2];
-#pragma GCC unroll 4
-          for (int r = 0; r < H; ++r) column[r] = outputs[r].v[i];
-          TileAxis<Element>::template gradients<H>(column, positions);
-#pragma GCC unroll 6
-          for (int r = 0; r < H + 2; ++r) columns[i][r][c] = positions[r];
-        }
-      }
-#pragma GCC unroll 2
-      for (int i = 0; i < kDepth<Element>; ++i) {
-        float* const channel = to + (m + i) * kImages + v * kLanes;
-#pragma GCC unroll 6
-        for (int r = 0; r < H + 2; ++r) {
-          __m512 positions[W + 2];
-          TileAxis<Element>::template gradients<W>(columns[i][r], positions);
-#pragma GCC unroll 6
-          for (int c = 0; c < W + 2; ++c) {
-            _mm512_storeu_ps(channel + (kSide * r + c) * tiles.a_position, positions[c]);
-          }
-        }
-      }
+      transform_square<Element, H, W, H + 2, W + 2>(
+          [&](int r, int c) __attribute__((always_inline)) {
+            const bool is_inside = r < tile.height && c < tile.width;
+            const Element* const output = from + (is_inside ? (r * out.width + c) * pixel : 0);
+            __builtin_prefetch(output + kPrefetched, 0, 2);
+            return load_words(output, is_inside ? 0xffff : 0);
+          },
+          [](const auto& gradients, auto& positions) __attribute__((always_inline)) {
+            TileAxis<Element>::gradients(gradients, positions);
+          },
+          [&](int r, int c, int d, __m512 position) __attribute__((always_inline)) {
+            _mm512_storeu_ps(
+                to + (m + d) * kImages + v * kLanes + (kSide * r + c) * tiles.a_position, position);
+          });
     }
   }
 }
@@ -505,24 +468,16 @@ void transform_sums(const WeightGradientView& tiles,
   const std::int64_t channels = tiles.shape.in.channels;
   for (std::int64_t o = begin; o < end; ++o) {
     for (std::int64_t c = 0; c < tiles.columns; c += kLanes) {
-      __m512 sums[kSide * kSide];
-      for (int i = 0; i < kSide * kSide; ++i) {
-        sums[i] = _mm512_loadu_ps(tiles.row_sums(operands.sums, i) + o * tiles.columns + c);
-      }
-      __m512 columns[3][kSide];
-      for (int x = 0; x < kSide; ++x) {
-        __m512 taps[3];
-        TileAxis<Element>::taps(sums + x, kSide, taps);
-        for (int ky = 0; ky < 3; ++ky) columns[ky][x] = taps[ky];
-      }
-      for (int ky = 0; ky < 3; ++ky) {
-        __m512 taps[3];
-        TileAxis<Element>::taps(columns[ky], 1, taps);
-        for (int kx = 0; kx < 3; ++kx) {
-          store_rounded(operands.weight_gradient + ((o * 3 + ky) * 3 + kx) * channels + c,
-                        first_lanes(channels - c), TileAxis<Element>::scale(taps[kx]));
-        }
-      }
+      transform_square<float, kSide, kSide, 3, 3>(
+          [&](int y, int x) {
+            return Values<float>{_mm512_loadu_ps(tiles.row_sums(operands.sums, y * kSide + x) +
+                                                 o * tiles.columns + c)};
+          },
+          [](const auto& sums, auto& taps) { TileAxis<Element>::taps(sums, taps); },
+          [&](int ky, int kx, int, __m512 gradient) {
+            store_rounded(operands.weight_gradient + ((o * 3 + ky) * 3 + kx) * channels + c,
+                          first_lanes(channels - c), TileAxis<Element>::scale(gradient));
+          });
     }
   }
 }
