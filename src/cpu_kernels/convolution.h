@@ -72,8 +72,18 @@ void for_each_weight(const GatherView& view, std::int64_t word_begin, std::int64
   }
 }
 
-/// Parameters of a convolution along one axis.
+/// Parameters of a convolution or pooling layer along one axis.
 struct GatherAxis {
+  template <class Shape>
+  static GatherAxis rows(const Shape& s, bool backward) {
+    return {s.in.height,     s.out.height,     s.kernel.height,
+            s.stride.height, s.padding.height, backward};
+  }
+  template <class Shape>
+  static GatherAxis columns(const Shape& s, bool backward) {
+    return {s.in.width, s.out.width, s.kernel.width, s.stride.width, s.padding.width, backward};
+  }
+
   std::int64_t in, out, kernel, stride, padding;
   bool backward;
 
@@ -118,9 +128,8 @@ bool should_use_winograd(const ConvolutionShape& s, bool backward) {
     for (std::int64_t i = 0; i < size; ++i) count += axis.taps(i).size();
     return static_cast<std::int64_t>(count);
   };
-  const std::int64_t products =
-      taps(out.height, {s.in.height, s.out.height, 3, 1, s.padding.height, backward}) *
-      taps(out.width, {s.in.width, s.out.width, 3, 1, s.padding.width, backward});
+  const std::int64_t products = taps(out.height, GatherAxis::rows(s, backward)) *
+                                taps(out.width, GatherAxis::columns(s, backward));
   const auto positions = [](std::int64_t size) {
     std::int64_t count = 0;
     for (std::int64_t begin = 0; begin < size; begin += kTileOutputs<Element>) {
@@ -152,10 +161,8 @@ class Gather {
     view_.uses_amx = uses_amx<Element>();
     view_.kernel_height = s.kernel.height;
     view_.kernel_width = s.kernel.width;
-    const GatherAxis columns{s.in.width,     s.out.width,     s.kernel.width,
-                             s.stride.width, s.padding.width, backward};
-    add_rows(
-        {s.in.height, s.out.height, s.kernel.height, s.stride.height, s.padding.height, backward});
+    const GatherAxis columns = GatherAxis::columns(s, backward);
+    add_rows(GatherAxis::rows(s, backward));
     view_.tap_kernel = backward ? -s.stride.width : 1;
     if (s.depthwise) {
       view_.panels = words<Element>(s.out.channels);
@@ -453,43 +460,43 @@ class Convolution {
   }
   void weight_gradient(const WeightGradientOperands<Element>& operands) const {
     if (shape_.depthwise) return depthwise_gradient(operands);
-    if (gradient_.uses_winograd) return winograd_gradient(operands);
     for (const GradientBand& part : gradient_bands(operands.blocks)) {
       const Band<Element> band{gradient_, part, operands};
       parallel_for(
           0, part.blocks() * part.copied_rows, 1,
           [&](std::int64_t begin, std::int64_t end) { kernels_.rearrange(band, begin, end); });
+      if (gradient_.uses_winograd) {
+        add_winograd_products(band);
+        continue;
+      }
       parallel_for(0, gradient_.tile_rows(), 1, [&](std::int64_t begin, std::int64_t end) {
         kernels_.add_products(band, begin, end);
       });
     }
+    if (!gradient_.uses_winograd) return;
+    const WeightGradientView view = tile_view<Element>(gradient_);
+    parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.transform_sums(view, operands, begin, end);
+    });
   }
 
  private:
-  void winograd_gradient(const WeightGradientOperands<Element>& operands) const {
+  /// Transforms a rearranged band into fp32 tiles and adds their products.
+  void add_winograd_products(const Band<Element>& band) const {
     const WeightGradientView view = tile_view<Element>(gradient_);
+    const GradientBand tiles = tile_band<Element>(shape_, band.part);
+    WeightGradientOperands<float> operands{};
+    operands.blocks = band.operands.blocks;
+    operands.last_images = band.operands.last_images;
+    operands.scratch = reinterpret_cast<float*>(band.operands.scratch);
+    operands.sums = band.operands.sums;
+    parallel_for(0, tiles.row_end * view.shape.out.width, 1,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   kernels_.transform_tiles(band, tiles, begin, end);
+                 });
     const ConvolutionKernels<float>& fp32_kernels = kernel_table<float>()->convolution;
-    WeightGradientOperands<float> tile_operands{};
-    tile_operands.blocks = operands.blocks;
-    tile_operands.last_images = operands.last_images;
-    tile_operands.scratch = reinterpret_cast<float*>(operands.scratch);
-    tile_operands.sums = operands.sums;
-    for (const GradientBand& part : gradient_bands(operands.blocks)) {
-      const GradientBand tiles = tile_band<Element>(shape_, part);
-      const Band<Element> band{gradient_, part, operands};
-      parallel_for(0, part.copied_rows, 1, [&](std::int64_t begin, std::int64_t end) {
-        kernels_.rearrange(band, begin, end);
-      });
-      const std::int64_t count = tiles.row_end * view.shape.out.width;
-      parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
-        kernels_.transform_tiles(band, tiles, begin, end);
-      });
-      parallel_for(0, view.tile_rows(), 1, [&](std::int64_t begin, std::int64_t end) {
-        fp32_kernels.add_products({view, tiles, tile_operands}, begin, end);
-      });
-    }
-    parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
-      kernels_.transform_sums(view, operands, begin, end);
+    parallel_for(0, view.tile_rows(), 1, [&](std::int64_t begin, std::int64_t end) {
+      fp32_kernels.add_products({view, tiles, operands}, begin, end);
     });
   }
   /// Splits the sum over blocks and rows into bands. If possible, their copies fit into the L2

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -27,67 +26,6 @@ inline bool has_small_plan(const PoolingShape& shape) {
 inline bool can_max_pool(const PoolingShape& shape) {
   return has_small_plan(shape) && shape.kernel.height * shape.kernel.width < 255;
 }
-
-/// The windows of a pooling layer.
-class PoolingPlan {
- public:
-  PoolingPlan(const PoolingShape& s, std::int64_t pixel_size) : pixel_size_(pixel_size) {
-    std::vector<std::vector<WindowTap>> input_taps(s.in.pixels());
-    for (std::int64_t out = 0; out < s.out.pixels(); ++out) {
-      const Window rows(out / s.out.width, s.in.height, s.kernel.height, s.stride.height,
-                        s.padding.height);
-      const Window columns(out % s.out.width, s.in.width, s.kernel.width, s.stride.width,
-                           s.padding.width);
-      std::vector<WindowTap> output_taps;
-      for (std::int64_t y = rows.begin; y < rows.end; ++y) {
-        for (std::int64_t x = columns.begin; x < columns.end; ++x) {
-          const std::int64_t in = y * s.in.width + x;
-          const auto position = static_cast<std::int32_t>(output_taps.size());
-          const float scale = rows.scale * columns.scale;
-          output_taps.push_back({in * pixel_size, position, scale});
-          input_taps[in].push_back({out * pixel_size, position, scale});
-        }
-      }
-      forward_.add(output_taps);
-    }
-    for (const std::vector<WindowTap>& taps : input_taps) backward_.add(taps);
-  }
-
-  /// Returns, for each output pixel, the elements of its window.
-  PoolingView forward() const { return view(forward_); }
-  /// Returns, for each input pixel, the windows that contain it.
-  PoolingView backward() const { return view(backward_); }
-
- private:
-  /// The input positions of an output position along one axis.
-  struct Window {
-    std::int64_t begin, end;
-    float scale;  // for averages: 1 / number of positions
-
-    Window(std::int64_t position, std::int64_t in, std::int64_t kernel, std::int64_t stride,
-           std::int64_t padding)
-        : begin(std::max<std::int64_t>(position * stride - padding, 0)),
-          end(std::min(position * stride - padding + kernel, in)),
-          scale(1.0F / static_cast<float>(end - begin)) {}
-  };
-  struct Lists {
-    void add(const std::vector<WindowTap>& pixel_taps) {
-      taps.insert(taps.end(), pixel_taps.begin(), pixel_taps.end());
-      begin.push_back(static_cast<std::int64_t>(taps.size()));
-    }
-
-    std::vector<std::int64_t> begin{0};
-    std::vector<WindowTap> taps;
-  };
-
-  PoolingView view(const Lists& lists) const {
-    return {static_cast<std::int64_t>(lists.begin.size()) - 1, pixel_size_, lists.begin.data(),
-            lists.taps.data()};
-  }
-
-  std::int64_t pixel_size_;
-  Lists forward_, backward_;
-};
 
 /// Index of an activation tensor in a graph: 0 is the input, the others are outputs of nodes.
 using Value = std::size_t;

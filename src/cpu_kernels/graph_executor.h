@@ -75,6 +75,57 @@ class Arena {
   Element* begin_ = nullptr;  // page-aligned
 };
 
+/// The windows of a pooling layer.
+class PoolingPlan {
+ public:
+  PoolingPlan(const PoolingShape& s, std::int64_t pixel_size) : pixel_size_(pixel_size) {
+    const GatherAxis rows = GatherAxis::rows(s, /*backward=*/false);
+    const GatherAxis columns = GatherAxis::columns(s, /*backward=*/false);
+    std::vector<std::vector<WindowTap>> input_taps(s.in.pixels());
+    for (std::int64_t out = 0; out < s.out.pixels(); ++out) {
+      const std::vector<Tap> row_taps = rows.taps(out / s.out.width);
+      const std::vector<Tap> column_taps = columns.taps(out % s.out.width);
+      const float scale = 1.0F / static_cast<float>(row_taps.size()) *
+                          (1.0F / static_cast<float>(column_taps.size()));
+      std::vector<WindowTap> output_taps;
+      for (const Tap& y : row_taps) {
+        for (const Tap& x : column_taps) {
+          const std::int64_t in = y.in * s.in.width + x.in;
+          const auto position = static_cast<std::int32_t>(output_taps.size());
+          output_taps.push_back({in * pixel_size, position, scale});
+          input_taps[in].push_back({out * pixel_size, position, scale});
+        }
+      }
+      forward_.add(output_taps);
+    }
+    for (const std::vector<WindowTap>& taps : input_taps) backward_.add(taps);
+  }
+
+  /// Returns, for each output pixel, the elements of its window.
+  PoolingView forward() const { return view(forward_); }
+  /// Returns, for each input pixel, the windows that contain it.
+  PoolingView backward() const { return view(backward_); }
+
+ private:
+  struct Lists {
+    void add(const std::vector<WindowTap>& pixel_taps) {
+      taps.insert(taps.end(), pixel_taps.begin(), pixel_taps.end());
+      begin.push_back(static_cast<std::int64_t>(taps.size()));
+    }
+
+    std::vector<std::int64_t> begin{0};
+    std::vector<WindowTap> taps;
+  };
+
+  PoolingView view(const Lists& lists) const {
+    return {static_cast<std::int64_t>(lists.begin.size()) - 1, pixel_size_, lists.begin.data(),
+            lists.taps.data()};
+  }
+
+  std::int64_t pixel_size_;
+  Lists forward_, backward_;
+};
+
 /// A convolution's weights, bias, and buffers for their gradients, which have the same layouts.
 template <class Element>
 struct ConvolutionTensors {
@@ -84,23 +135,20 @@ struct ConvolutionTensors {
   Element* bias_gradient = nullptr;
 };
 
-/// The passes for which an executor is planned.
-enum class Passes { kForward, kBackward, kBackwardToInput };
-
-/// Computes a graph and, unless planned for Passes::kForward, its gradients. Memory for values and
-/// gradients is allocated once, for up to `images` images. Requires is_supported<Element>().
+/// Computes a graph and, if planned `with_backward`, its gradients. Memory for values and gradients
+/// is allocated once, for up to `images` images. Requires is_supported<Element>().
 template <class Element>
 class GraphExecutor {
  public:
-  GraphExecutor(const Graph& graph, std::int64_t images, Passes passes)
+  GraphExecutor(const Graph& graph, std::int64_t images, bool with_backward)
       : kernels_(kernel_table<Element>()->layers),
         graph_(graph),
-        passes_(passes),
+        with_backward_(with_backward),
         max_blocks_(BatchSize{images}.blocks()),
         states_(graph.nodes().size()) {
     plan_values();
     plan_nodes();
-    if (passes != Passes::kForward) {
+    if (with_backward) {
       plan_gradients();
       find_last_writers();
     }
@@ -163,11 +211,11 @@ class GraphExecutor {
     const Value last = states_.back().node.out;
     to_plain(last, value(last), output);
   }
-  /// Begins the backward pass of the last `forward`.
-  void begin_backward(const Element* output_gradient) {
+  /// Begins the backward pass of the last `forward`, with the input's gradient if `to_input`.
+  void begin_backward(const Element* output_gradient, bool to_input) {
     has_gradient_.assign(graph_.value_count(), false);
     needs_gradient_.assign(has_gradient_.size(), false);
-    needs_gradient_[Graph::input()] = passes_ == Passes::kBackwardToInput;
+    needs_gradient_[Graph::input()] = to_input;
     for (const State& state : states_) {
       needs_gradient_[state.node.out] =
           state.weights.weight_gradient != nullptr || state.weights.bias_gradient != nullptr ||
@@ -193,7 +241,7 @@ class GraphExecutor {
       }
     }
   }
-  /// Requires Passes::kBackwardToInput.
+  /// Requires `to_input`.
   void read_input_gradient(Element* to) const {
     to_plain(Graph::input(), gradient(Graph::input()), to);
   }
@@ -221,7 +269,7 @@ class GraphExecutor {
       if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
         state.convolution.emplace(convolution->shape);
         state.packed_forward = values_.add(state.convolution->forward().packed_size());
-        if (passes_ == Passes::kForward) continue;
+        if (!with_backward_) continue;
         state.packed_backward = values_.add(state.convolution->backward().packed_size());
         scratch = std::max(scratch, state.convolution->gradient_scratch(max_blocks_));
         sums = std::max(sums, state.convolution->weight_sums());
@@ -241,7 +289,7 @@ class GraphExecutor {
   /// The backward pass needs all values; without it, each is live until the last node reading it.
   void plan_values() {
     std::vector<std::size_t> last_uses(graph_.value_count(), states_.size());
-    for (std::size_t i = 0; i < states_.size() && passes_ == Passes::kForward; ++i) {
+    for (std::size_t i = 0; i < states_.size() && !with_backward_; ++i) {
       for (const Value v : {graph_.nodes()[i].in, graph_.nodes()[i].residual}) {
         if (v != kNoValue) last_uses[v] = i;
       }
@@ -267,7 +315,7 @@ class GraphExecutor {
     gradient_offsets_.assign(graph_.value_count(), kNone);
     std::int64_t spare_size = 0;
     const auto acquire = [&](Value v) {
-      if (v == kNoValue || (v == Graph::input() && passes_ != Passes::kBackwardToInput)) return;
+      if (v == kNoValue) return;
       std::size_t& offset = gradient_offsets_[v];
       if (offset == kNone) offset = gradients_.acquire(max_blocks_ * block_size(v));
     };
@@ -525,7 +573,7 @@ class GraphExecutor {
 
   const LayerKernels<Element>& kernels_;
   Graph graph_;
-  Passes passes_;
+  bool with_backward_;
   std::int64_t max_blocks_;
   BatchSize batch_{0};
   std::size_t backward_position_ = 0;  // node index

@@ -74,9 +74,6 @@ struct ConvolutionShape {
   Extent stride{1, 1};
   Extent padding{0, 0};  // top and left; `out` determines the rest
   bool depthwise = false;
-
-  /// Number of input channels that an output channel sums over.
-  std::int64_t summed_channels() const { return depthwise ? 1 : in.channels; }
 };
 
 /// An input row or column, and the kernel row or column that multiplies it.

@@ -27,7 +27,6 @@ using cpu_kernels::Extent;
 using cpu_kernels::Graph;
 using cpu_kernels::GraphExecutor;
 using cpu_kernels::kNoValue;
-using cpu_kernels::Passes;
 using cpu_kernels::PoolingShape;
 using cpu_kernels::Value;
 using cpu_kernels::ValueShape;
@@ -37,7 +36,7 @@ using settings::ImageSize;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// The parameters of a node and, if it is a batch norm, its module.
+/// A node's parameters, their gradients and, if it is a batch norm, its module.
 struct NodeTensors {
   std::vector<at::Tensor> parameters() const {
     return bias.defined() ? std::vector{weight, bias} : std::vector{weight};
@@ -47,12 +46,9 @@ struct NodeTensors {
   at::Tensor weight;
   at::Tensor bias;                  // may be undefined
   std::shared_ptr<BatchNorm> norm;  // null for a convolution or linear layer
-};
-
-/// Destination buffers for the gradients of a node's parameters.
-struct NodeGradients {
-  at::Tensor weight;
-  at::Tensor bias;
+  // From the forward pass to the backward pass; undefined if frozen:
+  at::Tensor weight_gradient{};
+  at::Tensor bias_gradient{};
 };
 
 /// Layers translated into a graph for cpu_kernels/.
@@ -251,17 +247,10 @@ at::Tensor plain(const at::Tensor& x, const ValueShape& shape) {
                              : x.contiguous(at::MemoryFormat::ChannelsLast);
 }
 
-/// Returns a tensor for the gradient of a parameter; undefined if the parameter is frozen.
-at::Tensor destination(const at::Tensor& parameter, const at::Tensor& buffer) {
-  if (!parameter.defined() || !parameter.requires_grad()) return {};
-  return buffer.defined() ? buffer.detach()
-                          : at::empty_strided(parameter.sizes(), parameter.strides(),
-                                              parameter.options().requires_grad(false));
-}
-
-/// Executors for one element type, planned when they are first used.
+/// Executors for one element type, planned when they are first used. The key tells whether they are
+/// planned for a backward pass.
 template <class Element>
-using Executors = std::map<Passes, std::unique_ptr<GraphExecutor<Element>>>;
+using Executors = std::map<bool, std::unique_ptr<GraphExecutor<Element>>>;
 
 class PlannedNetwork {
  public:
@@ -270,30 +259,37 @@ class PlannedNetwork {
   at::Tensor forward(const at::Tensor& x, GradientDestinations& destinations, bool training,
                      const at::Tensor& seeds) {
     if (!can_compute(x)) return {};
-    const std::vector<NodeTensors>& nodes = graph_.nodes;
+    std::vector<NodeTensors>& nodes = graph_.nodes;
     const auto is_trained = [](const NodeTensors& node) {
       return std::ranges::any_of(node.parameters(), &at::Tensor::requires_grad);
     };
     const bool has_backward =
         at::GradMode::is_enabled() && (x.requires_grad() || std::ranges::any_of(nodes, is_trained));
-    if (!has_backward) return compute(x, training, seeds, Passes::kForward);
+    if (!has_backward) return compute(x, training, seeds, has_backward);
     ++forward_count_;
     seeds_ = seeds;  // the backward pass reads them
     sizes_ = x.sizes().vec();
-    destinations_.clear();
-    for (const NodeTensors& node : nodes) {
-      destinations_.push_back({destinations.take(node.weight), destinations.take(node.bias)});
+    bool have_destinations = false;
+    // Returns a tensor for the gradient of a parameter; undefined if the parameter is frozen.
+    const auto gradient_of = [&](const at::Tensor& parameter) -> at::Tensor {
+      if (!parameter.defined() || !parameter.requires_grad()) return {};
+      const at::Tensor buffer = destinations.take(parameter);
+      have_destinations = have_destinations || buffer.defined();
+      return buffer.defined() ? buffer.detach()
+                              : at::empty_strided(parameter.sizes(), parameter.strides(),
+                                                  parameter.options().requires_grad(false));
+    };
+    for (NodeTensors& node : nodes) {
+      node.weight_gradient = gradient_of(node.weight);
+      node.bias_gradient = gradient_of(node.bias);
     }
-    passes_ = x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward;
+    to_input_ = x.requires_grad();
     {
       const at::NoGradGuard no_grad;
-      output_ = compute(x, training, seeds, passes_);
+      output_ = compute(x, training, seeds, has_backward);
     }
     // Gradients without destination buffers may be sent to other ranks during the backward pass, so
     // autograd receives the gradients of each node as soon as they are computed.
-    const bool have_destinations = std::ranges::any_of(destinations_, [](const auto& node) {
-      return node.weight.defined() || node.bias.defined();
-    });
     const std::int64_t nodes_per_stage = have_destinations ? std::ssize(nodes) : 1;
     at::Tensor y = x;
     for (std::int64_t begin = 0; begin < std::ssize(nodes); begin += nodes_per_stage) {
@@ -347,11 +343,12 @@ class PlannedNetwork {
             : type == at::kBFloat16 && cpu_kernels::is_supported<cpu_kernels::Bf16Bits>();
     if (!is_supported || !x.is_cpu() || kernels::are_used(x.device())) return false;
     if (x.size(0) < kMinImages && !at::GradMode::is_enabled()) return false;
-    for (const auto& [node, weight, bias, norm] : graph_.nodes) {
+    for (const NodeTensors& node : graph_.nodes) {
+      const at::Tensor& weight = node.weight;
       const bool is_linear = weight.dim() == 2;
-      if (!norm && (weight.scalar_type() != type ||
-                    !weight.is_contiguous(is_linear ? at::MemoryFormat::Contiguous
-                                                    : at::MemoryFormat::ChannelsLast))) {
+      if (!node.norm && (weight.scalar_type() != type ||
+                         !weight.is_contiguous(is_linear ? at::MemoryFormat::Contiguous
+                                                         : at::MemoryFormat::ChannelsLast))) {
         return false;
       }
     }
@@ -366,18 +363,18 @@ class PlannedNetwork {
     return like.scalar_type() == at::kFloat ? action(fp32_) : action(bf16_);
   }
 
-  /// `passes` is kForward if there is no backward pass.
-  at::Tensor compute(const at::Tensor& x, bool training, const at::Tensor& seeds, Passes passes) {
+  at::Tensor compute(const at::Tensor& x, bool training, const at::Tensor& seeds,
+                     bool has_backward) {
     const std::int64_t images = x.size(0);
     const SampleShape& out = graph_.out;
     return with_executors(x, [&]<class Element>(Executors<Element>& executors) {
-      std::unique_ptr<GraphExecutor<Element>>& planned = executors[passes];
+      std::unique_ptr<GraphExecutor<Element>>& planned = executors[has_backward];
       if (planned == nullptr || planned->capacity() < images) {
         planned = nullptr;  // frees its memory first
-        planned = std::make_unique<GraphExecutor<Element>>(graph_.graph, images, passes);
+        planned = std::make_unique<GraphExecutor<Element>>(graph_.graph, images, has_backward);
       }
       GraphExecutor<Element>& executor = *planned;
-      bind(executor, passes);
+      bind(executor);
       if (seeds.defined()) executor.set_sample_seeds(seeds.const_data_ptr<std::int64_t>());
       const at::Tensor in = plain(x, in_shape());
       executor.forward(data_ptr<const Element>(in), {images}, training);
@@ -392,24 +389,23 @@ class PlannedNetwork {
     });
   }
 
-  /// Sets the tensors of all nodes and, if there is a backward pass, the destinations of gradients.
+  /// Sets the tensors of all nodes.
   template <class Element>
-  void bind(GraphExecutor<Element>& executor, Passes passes) const {
-    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const NodeTensors& node = graph_.nodes[i];
-      const NodeGradients buffers = passes == Passes::kForward ? NodeGradients{} : destinations_[i];
+  void bind(GraphExecutor<Element>& executor) const {
+    for (const NodeTensors& node : graph_.nodes) {
       if (node.norm) {
-        executor.set(node.node,
-                     cpu_kernels::BatchNormTensors{
-                         data_ptr<float>(node.weight), data_ptr<float>(node.bias),
-                         data_ptr<float>(node.norm->running_mean()),
-                         data_ptr<float>(node.norm->running_var()), !node.norm->is_training(),
-                         data_ptr<float>(buffers.weight), data_ptr<float>(buffers.bias)});
+        executor.set(
+            node.node,
+            cpu_kernels::BatchNormTensors{
+                data_ptr<float>(node.weight), data_ptr<float>(node.bias),
+                data_ptr<float>(node.norm->running_mean()),
+                data_ptr<float>(node.norm->running_var()), !node.norm->is_training(),
+                data_ptr<float>(node.weight_gradient), data_ptr<float>(node.bias_gradient)});
       } else {
-        executor.set(node.node,
-                     cpu_kernels::ConvolutionTensors<Element>{
-                         data_ptr<Element>(node.weight), data_ptr<Element>(node.bias),
-                         data_ptr<Element>(buffers.weight), data_ptr<Element>(buffers.bias)});
+        executor.set(node.node, cpu_kernels::ConvolutionTensors<Element>{
+                                    data_ptr<Element>(node.weight), data_ptr<Element>(node.bias),
+                                    data_ptr<Element>(node.weight_gradient),
+                                    data_ptr<Element>(node.bias_gradient)});
       }
     }
     // Either all batch norms with batch statistics are synchronised or none are.
@@ -428,20 +424,14 @@ class PlannedNetwork {
     at::Tensor dx;
     if (begin > 0) dx = at::empty({0}, dy.options());
     with_executors(dy, [&]<class Element>(Executors<Element>& executors) {
-      GraphExecutor<Element>& executor = *executors.at(passes_);
+      GraphExecutor<Element>& executor = *executors.at(true);
       if (end == std::ssize(graph_.nodes)) {
-        for (std::int64_t i = 0; i < end; ++i) {
-          const auto& [weight, bias] = destinations_[i];
-          destinations_[i] = {destination(graph_.nodes[i].weight, weight),
-                              destination(graph_.nodes[i].bias, bias)};
-        }
-        bind(executor, passes_);
         const at::Tensor plain_dy =
             plain(dy, graph_.graph.shape_of(graph_.graph.nodes().back().out));
-        executor.begin_backward(data_ptr<const Element>(plain_dy));
+        executor.begin_backward(data_ptr<const Element>(plain_dy), to_input_);
       }
       executor.backward_to(begin == 0 ? 0 : graph_.nodes[begin].node);
-      if (begin > 0 || passes_ != Passes::kBackwardToInput) return;
+      if (begin > 0 || !to_input_) return;
       dx = at::empty(
           sizes_, dy.options(),
           in_shape().pixels() == 1 ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast);
@@ -449,8 +439,9 @@ class PlannedNetwork {
     });
     std::vector<at::Tensor> grads{dx};
     for (std::int64_t i = begin; i < end; ++i) {
-      grads.push_back(std::exchange(destinations_[i].weight, {}));
-      if (graph_.nodes[i].bias.defined()) grads.push_back(std::exchange(destinations_[i].bias, {}));
+      NodeTensors& node = graph_.nodes[i];
+      grads.push_back(std::exchange(node.weight_gradient, {}));
+      if (node.bias.defined()) grads.push_back(std::exchange(node.bias_gradient, {}));
     }
     return grads;
   }
@@ -462,9 +453,8 @@ class PlannedNetwork {
   Executors<cpu_kernels::Bf16Bits> bf16_;
   // State of the last forward pass that has a backward pass:
   std::int64_t forward_count_ = 0;
-  Passes passes_ = Passes::kBackward;
-  std::vector<NodeGradients> destinations_;  // per node with parameters
-  std::vector<std::int64_t> sizes_;          // of x
+  bool to_input_ = false;            // x requires a gradient
+  std::vector<std::int64_t> sizes_;  // of x
   at::Tensor output_;
   at::Tensor seeds_;
 };

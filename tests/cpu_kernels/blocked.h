@@ -115,13 +115,18 @@ inline double relative_error(const std::vector<double>& found,
   return errors == 0 ? 0 : std::sqrt(errors / squares);
 }
 
+/// Returns the number of input channels that an output channel sums over.
+inline std::int64_t summed_channels(const ConvolutionShape& s) {
+  return s.depthwise ? 1 : s.in.channels;
+}
+
 /// Calls `action(output index, input index, weight index)` for each product of a convolution, with
 /// indices into plain tensors and channels_last weights.
 template <class Action>
 void for_each_product(const ConvolutionShape& s, std::int64_t images, const Action& action) {
   for (std::int64_t image = 0; image < images; ++image) {
     for (std::int64_t o = 0; o < s.out.channels; ++o) {
-      for (std::int64_t c = 0; c < s.summed_channels(); ++c) {
+      for (std::int64_t c = 0; c < summed_channels(s); ++c) {
         const std::int64_t channel = s.depthwise ? o : c;
         for (std::int64_t y = 0; y < s.out.height; ++y) {
           for (std::int64_t ky = 0; ky < s.kernel.height; ++ky) {
@@ -131,10 +136,9 @@ void for_each_product(const ConvolutionShape& s, std::int64_t images, const Acti
               for (std::int64_t kx = 0; kx < s.kernel.width; ++kx) {
                 const std::int64_t in_x = x * s.stride.width + kx - s.padding.width;
                 if (in_x < 0 || in_x >= s.in.width) continue;
-                action(
-                    ((image * s.out.channels + o) * s.out.height + y) * s.out.width + x,
-                    ((image * s.in.channels + channel) * s.in.height + in_y) * s.in.width + in_x,
-                    ((o * s.kernel.height + ky) * s.kernel.width + kx) * s.summed_channels() + c);
+                action(((image * s.out.channels + o) * s.out.height + y) * s.out.width + x,
+                       ((image * s.in.channels + channel) * s.in.height + in_y) * s.in.width + in_x,
+                       ((o * s.kernel.height + ky) * s.kernel.width + kx) * summed_channels(s) + c);
               }
             }
           }

@@ -61,7 +61,7 @@ class Case {
     in_ = draws.numbers(images * s_.in.channels * s_.in.pixels());
     gradient_ = draws.numbers(images * s_.out.channels * s_.out.pixels());
     weights_ =
-        draws.numbers(s_.out.channels * s_.summed_channels() * s_.kernel.height * s_.kernel.width);
+        draws.numbers(s_.out.channels * summed_channels(s_) * s_.kernel.height * s_.kernel.width);
     bias_ = draws.numbers(s_.out.channels);
   }
 
