@@ -8,8 +8,9 @@ namespace mnist_train::imaging {
 
 namespace {
 
-constexpr std::size_t kInfo = 14;     // offset of the info header
-constexpr std::size_t kOldInfo = 12;  // size of the OS/2 header, with 16-bit dimensions
+constexpr std::size_t kPixelOffset = 10;  // offset of the offset of the pixels
+constexpr std::size_t kInfo = 14;         // offset of the info header
+constexpr std::size_t kOldInfo = 12;      // size of the OS/2 header, with 16-bit dimensions
 constexpr std::size_t kPaletteBytes = WUFFS_BASE__PIXEL_FORMAT__INDEXED__PALETTE_BYTE_LENGTH;
 constexpr std::size_t kPaletteEntry = 4;  // blue, green, red, alpha
 
@@ -72,9 +73,20 @@ bool is_gray_ramp(const std::vector<std::uint8_t>& palette, std::size_t colours)
 }
 
 Image decode_indexed(Bytes bytes, const Header& header, const std::string& name) {
+  const std::size_t colours = colours_of(bytes);
+  // Like Pillow, tolerates files whose stated offset of the pixels is that of the palette.
+  std::vector<std::uint8_t> corrected;
+  const auto palette = kInfo + static_cast<std::size_t>(little_endian(bytes, kInfo, 4));
+  if (static_cast<std::size_t>(little_endian(bytes, kPixelOffset, 4)) == palette) {
+    corrected.assign(bytes.begin(), bytes.end());
+    const auto pixels = palette + colours * (is_old(bytes) ? 3 : kPaletteEntry);
+    for (std::size_t i = 0; i < 4; ++i) {
+      corrected[kPixelOffset + i] = static_cast<std::uint8_t>(pixels >> (8 * i));
+    }
+    bytes = corrected;
+  }
   const auto indices =
       decode_to(WUFFS_BASE__PIXEL_FORMAT__INDEXED__BGRA_BINARY, 1, bytes, header, name);
-  const std::size_t colours = colours_of(bytes);
   const bool gray = is_gray_ramp(indices, colours);
   Image image{header.height, header.width, gray ? 1 : 3, {}};
   image.pixels.reserve(image.bytes());

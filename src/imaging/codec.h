@@ -139,9 +139,9 @@ struct DecodeOptions {
 /// ImageOps.exif_transpose, composited with `background` as by Image.alpha_composite, and converted
 /// to RGB (palettes, CMYK) or 8 bits (16-bit gray by its high byte); gamma and colour profiles are
 /// ignored. Unlike Pillow, follows the PNG specification for the transparent colour of 2- or 4-bit
-/// gray and 16-bit RGB. Of an animated PNG, decodes the default image. Gray with alpha stays gray
-/// if the background is gray. Throws like read_header, and Error(kData) with `name` and, if known,
-/// the byte offset for truncated or corrupt data.
+/// gray and 16-bit RGB. Of an animation, decodes the default image (PNG) or the first frame (WebP).
+/// Gray with alpha stays gray if the background is gray. Throws like read_header, and Error(kData)
+/// with `name` and, if known, the byte offset for truncated or corrupt data.
 Image decode(Bytes bytes, const std::string& name, const DecodeOptions& options = {});
 
 }  // namespace mnist_train::imaging

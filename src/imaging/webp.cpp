@@ -1,5 +1,7 @@
 #include <webp/decode.h>
 
+#include <optional>
+
 #include "base/print.h"
 #include "base/system.h"
 #include "imaging/formats.h"
@@ -29,8 +31,18 @@ const WebpLibrary& webp() {
   return kLibrary;
 }
 
-constexpr std::size_t kRiffHeader = 12;
-constexpr std::size_t kChunkHeader = 8;
+/// Calls `action(type, content)` for each complete chunk of a WebP file.
+template <class Action>
+void for_each_chunk(Bytes bytes, const Action& action) {
+  constexpr std::size_t kRiffHeader = 12;
+  constexpr std::size_t kChunkHeader = 8;
+  for (std::size_t at = kRiffHeader; at + kChunkHeader <= bytes.size();) {
+    const auto length = static_cast<std::size_t>(little_endian(bytes, at + 4, 4));
+    if (length > bytes.size() - at - kChunkHeader) break;
+    action(text_of(bytes.subspan(at, 4)), bytes.subspan(at + kChunkHeader, length));
+    at += kChunkHeader + length + length % 2;
+  }
+}
 
 Header read_webp(Bytes bytes, const std::string& name) {
   WebPBitstreamFeatures features{};
@@ -38,29 +50,39 @@ Header read_webp(Bytes bytes, const std::string& name) {
       VP8_STATUS_OK) {
     fail_at(name, 0, "corrupt WebP header");
   }
-  if (features.has_animation != 0) {
-    fail_at(name, 0, "an animated WebP image; {}", conversion_advice(name));
-  }
   Orientation orientation;
-  for (std::size_t at = kRiffHeader; at + kChunkHeader <= bytes.size();) {
-    const auto length = static_cast<std::size_t>(little_endian(bytes, at + 4, 4));
-    if (length > bytes.size() - at - kChunkHeader) break;
-    const Bytes content = bytes.subspan(at + kChunkHeader, length);
-    if (has_text(bytes, at, "EXIF")) orientation.add_exif(content);
-    if (has_text(bytes, at, "XMP ")) orientation.add_xmp(text_of(content));
-    at += kChunkHeader + length + length % 2;
-  }
+  for_each_chunk(bytes, [&](std::string_view type, Bytes content) {
+    if (type == "EXIF") orientation.add_exif(content);
+    if (type == "XMP ") orientation.add_xmp(text_of(content));
+  });
   return {Format::kWebp, features.height, features.width, features.has_alpha != 0 ? 4 : 3,
           orientation.value()};
 }
 
+/// Of an animation, decodes the first frame, which may cover only a part of the image.
 Image decode_webp(Bytes bytes, const Header& header, const std::string& name) {
   Image image{header.height, header.width, header.components, {}};
   image.pixels.resize(image.bytes());
+  std::int64_t x = 0;
+  std::int64_t y = 0;
+  std::optional<Bytes> frame;
+  for_each_chunk(bytes, [&](std::string_view type, Bytes content) {
+    constexpr std::size_t kFrameHeader = 16;
+    if (type != "ANMF" || frame || content.size() < kFrameHeader) return;
+    x = 2 * little_endian(content, 0, 3);
+    y = 2 * little_endian(content, 3, 3);
+    frame = content.subspan(kFrameHeader);
+  });
+  const Bytes data = frame.value_or(bytes);
+  WebPBitstreamFeatures features{};
   const auto decode = image.channels == 4 ? webp().decode_rgba : webp().decode_rgb;
-  const auto stride = static_cast<int>(image.width * image.channels);
-  if (decode(bytes.data(), bytes.size(), image.pixels.data(), image.pixels.size(), stride) ==
-      nullptr) {
+  const std::int64_t begin = (y * image.width + x) * image.channels;
+  if (webp().get_features(data.data(), data.size(), &features, WEBP_DECODER_ABI_VERSION) !=
+          VP8_STATUS_OK ||
+      x + features.width > image.width || y + features.height > image.height ||
+      decode(data.data(), data.size(), image.pixels.data() + begin,
+             image.pixels.size() - static_cast<std::size_t>(begin),
+             static_cast<int>(image.width * image.channels)) == nullptr) {
     throw Error(ExitCode::kData, name + ": corrupt or truncated WebP image");
   }
   return image;

@@ -166,12 +166,29 @@ def jpegs():
         yield f"adobe-{transform}.jpg", jpeg[:at] + bytes([transform]) + jpeg[at + 1 :]
 
 
+def riff_chunk(name, content):
+    return name + struct.pack("<I", len(content)) + content + bytes(len(content) % 2)
+
+
+def riff(chunks):
+    return riff_chunk(b"RIFF", b"WEBP" + chunks)
+
+
 def webps():
     for mode, lossless, (width, height) in itertools.product(("RGB", "L", "RGBA", "LA"), (True, False), ((1, 1), (17, 9), (120, 77))):
         yield f"{mode}-{lossless}-{width}.webp", saved(photo(mode, width, height), "WEBP", lossless=lossless)
     for value in range(1, 9):
         yield f"exif-{value}.webp", saved(photo("RGBA", 31, 18), "WEBP", exif=orientation(value).tobytes(), lossless=True)
     yield "xmp.webp", saved(photo("RGB", 31, 18), "WEBP", xmp=xmp(6))
+    for mode, lossless in itertools.product(("RGB", "RGBA"), (True, False)):  # Pillow opens the first frame
+        frames = [photo(mode, 41, 30, seed) for seed in (1, 2)]
+        animation = saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=lossless)
+        yield f"animated-{mode}-{lossless}.webp", animation
+        still = saved(photo(mode, 20, 11), "WEBP", lossless=lossless)
+        still = still[12:] if still[12:16] != b"VP8X" else still[30:]
+        size = (6, 8, 19, 10)  # x / 2, y / 2, width - 1, height - 1
+        frame = b"".join(value.to_bytes(3, "little") for value in (*size, 100)) + b"\0" + still
+        yield f"corner-{mode}-{lossless}.webp", riff(animation[12 : animation.index(b"ANMF")] + riff_chunk(b"ANMF", frame))
 
 
 def bmp_with_masks(bits, masks, header=124):
@@ -199,6 +216,8 @@ def bmps():
     plain = saved(photo("RGB", 17, 9), "BMP")
     yield "from-top.bmp", plain[:22] + struct.pack("<i", -9) + plain[26:]
     yield "sixteen.bmp", saved(photo("RGB", 17, 9).quantize(16), "BMP")
+    palette = saved(photo("P", 17, 9), "BMP")
+    yield "offset-of-palette.bmp", palette[:10] + struct.pack("<I", 54) + palette[14:]
     for bits, masks in ((16, (0xF800, 0x7E0, 0x1F, 0)), (16, (0x7C00, 0x3E0, 0x1F, 0)),
                         (32, (0xFF0000, 0xFF00, 0xFF, 0)), (32, (0xFF0000, 0xFF00, 0xFF, 0xFF000000)),
                         (32, (0xFF, 0xFF00, 0xFF0000, 0xFF000000)), (32, (0xFF000000, 0xFF0000, 0xFF00, 0xFF)),
