@@ -219,18 +219,20 @@ CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropo
   const bool is_flat =
       !in.is_image || std::holds_alternative<settings::FlattenLayer>(layers.front()->kind);
   const ValueShape shape = is_flat ? ValueShape{in.elements(), 1, 1} : image(in);
-  CpuGraph best{Graph(shape), {}, 0, in, in};
-  CpuGraph next = best;
-  Translator translator(next, dropouts, find_module);
+  CpuGraph result{Graph(shape), {}, 0, in, in};
+  Translator translator(result, dropouts, find_module);
   Value x = Graph::input();
+  std::size_t complete = 0;
   for (const SizedLayer* sized : layers) {
     x = translator.add(*sized, x);
     if (x == kNoValue) break;
-    ++next.layers;
-    next.out = sized->out;
-    if (translator.is_complete()) best = next;
+    ++result.layers;
+    result.out = sized->out;
+    if (translator.is_complete()) complete = result.layers;
   }
-  return best;
+  if (complete == layers.size()) return result;
+  if (complete == 0) return {Graph(shape), {}, 0, in, in};
+  return translate(layers.first(complete), dropouts, find_module);  // drops incomplete layers
 }
 
 constexpr std::ptrdiff_t kMinWeightedLayers = 2;
