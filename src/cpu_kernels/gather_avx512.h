@@ -119,7 +119,7 @@ class Packer {
           [&](int y, int x, int d, __m512 position) {
             const std::int64_t channel = (word + i) * kD + d;
             if (channel >= view_.in.channels) return;
-            const std::int64_t to = (y * kSide + x) * view_.in.channels + channel;
+            const std::int64_t to = (y * kSide + x) * view_.padded_channels() + channel;
             _mm512_mask_storeu_ps(reinterpret_cast<float*>(panel) + to * view_.panel_rows, rows,
                                   position);
           });

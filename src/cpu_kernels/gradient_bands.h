@@ -84,7 +84,6 @@ template <class Element>
 GradientBand tile_band(const ConvolutionShape& s, const GradientBand& source) {
   constexpr std::int64_t kLine = 16;  // floats; keeps positions from mapping to few cache sets
   constexpr std::int64_t kSlack = kSlackBytes / sizeof(float);
-  constexpr std::int64_t kOutputs = kTileOutputs<Element>;
   const Extent outputs{source.row_end - source.row_begin, s.out.width};
   const Extent tiles{winograd_tiles<Element>(outputs.height),
                      winograd_tiles<Element>(outputs.width)};
@@ -92,7 +91,7 @@ GradientBand tile_band(const ConvolutionShape& s, const GradientBand& source) {
   GradientBand band{source.block_begin, source.block_end, 0, tiles.height};
   band.overwrites = source.overwrites;
   band.tile_side = kTileSide<Element>;
-  band.full = {(outputs.height + 1) / kOutputs, (outputs.width + 1) / kOutputs};
+  band.outputs = outputs;
   band.a_begin = ceil_divide(source.scratch, kDepth<Element>);
   band.a_pixel = s.out.pixel_size<Element>();
   band.a_position = count * band.a_pixel + kLine;

@@ -251,7 +251,6 @@ class GraphExecutor {
     GraphNode node;
     std::optional<Convolution<Element>> convolution;
     ConvolutionTensors<Element> weights{};
-    std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
     State* previous_norm = nullptr;  // batch norm whose output gradient this convolution completes
     std::optional<BlockedBatchNorm<Element>> batch_norm;
     bool has_gradient_sums = false;  // the batch norm's, in this backward pass
@@ -268,10 +267,10 @@ class GraphExecutor {
       const GraphNode& node = state.node;
       if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
         state.convolution.emplace(convolution->shape);
-        state.packed_forward = values_.add(state.convolution->forward().packed_size());
+        scratch = std::max(scratch, state.convolution->forward().packed_size());
         if (!with_backward_) continue;
-        state.packed_backward = values_.add(state.convolution->backward().packed_size());
-        scratch = std::max(scratch, state.convolution->gradient_scratch(max_blocks_));
+        scratch = std::max({scratch, state.convolution->backward().packed_size(),
+                            state.convolution->gradient_scratch(max_blocks_)});
         sums = std::max(sums, state.convolution->weight_sums());
       } else if (const auto* norm = std::get_if<BatchNormNode>(&node.kind)) {
         state.batch_norm.emplace(graph_.shape_of(node.in), norm->epsilon, norm->momentum, node.relu,
@@ -283,7 +282,7 @@ class GraphExecutor {
         state.pooling.emplace(average->shape, average->shape.in.template pixel_size<Element>());
       }
     }
-    scratch_offset_ = gradients_.add(scratch);
+    scratch_offset_ = gradients_.add(scratch);  // small enough to stay in the L3 cache
     sums_offset_ = sums_.add(sums);
   }
   /// The backward pass needs all values; without it, each is live until the last node reading it.
@@ -397,7 +396,7 @@ class GraphExecutor {
         }};
     state.convolution->forward().compute(
         {batch_.blocks(), batch_.last_images(), value(node.in), state.weights.weight,
-         values_.at(state.packed_forward), state.weights.bias, nullptr, node.relu, value(node.out)},
+         gradients_.at(scratch_offset_), state.weights.bias, nullptr, node.relu, value(node.out)},
         next == nullptr ? nullptr : &statistics);
   }
   /// `has_statistics`: whether the preceding convolution has accumulated them.
@@ -444,8 +443,8 @@ class GraphExecutor {
     if (norm != nullptr) norm->has_gradient_sums = true;
     state.convolution->backward().compute(
         {batch_.blocks(), batch_.last_images(), dy, state.weights.weight,
-         values_.at(state.packed_backward), nullptr, has_gradient_[in] ? gradient(in) : nullptr,
-         false, gradient(in)},
+         gradients_.at(scratch_offset_), nullptr, has_gradient_[in] ? gradient(in) : nullptr, false,
+         gradient(in)},
         norm == nullptr ? nullptr : &sums);
     has_gradient_[in] = true;
   }

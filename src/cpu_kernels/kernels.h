@@ -123,11 +123,16 @@ constexpr std::int64_t winograd_tiles(std::int64_t outputs) {
   return ceil_divide(outputs, kTileOutputs<Element>);
 }
 
-inline constexpr std::int64_t kSmallSide = 4;  // inputs and positions for up to two outputs
-
-/// Returns the number of inputs, which is that of positions, along an axis of a tile with this many
-/// outputs inside the image. Two or four outputs are computed.
-constexpr std::int64_t winograd_side(std::int64_t outputs) { return outputs <= 2 ? kSmallSide : 6; }
+/// Returns the number of inputs, which is that of positions, along an axis of a tile.
+constexpr std::int64_t winograd_side(std::int64_t outputs) { return outputs + 2; }
+/// Returns how many tiles along an axis with this many outputs have a position. They come first,
+/// because only the last tile can be smaller than `tile_side`.
+constexpr std::int64_t tiles_with_position(std::int64_t outputs, std::int64_t position,
+                                           std::int64_t tile_side) {
+  const std::int64_t required_outputs = position < 3 ? 1 : position - 1;
+  const std::int64_t tile_outputs = tile_side - 2;
+  return (outputs - required_outputs + tile_outputs) / tile_outputs;
+}
 template <class Element>
 inline constexpr std::int64_t kTileSide = winograd_side(kTileOutputs<Element>);
 template <class Element>
@@ -149,7 +154,7 @@ struct WinogradView {
 /// Weights are packed in words as [panel][position][row of the panel], or for AMX as
 /// [panel][position / 16][row][position % 16]. In depthwise convolutions a panel is a word of the
 /// output, with fp32 weights [tap][channel of the word]. For Winograd's algorithm, weights are
-/// fp32, and positions are those of a transformed tile, each with all input channels.
+/// fp32, and positions are those of a transformed tile, each with `padded_channels` input channels.
 struct GatherView {
   ValueShape in, out;
   bool backward;
@@ -168,6 +173,9 @@ struct GatherView {
 
   /// Number of consecutive weights in memory: the layer's input channels.
   std::int64_t layer_inputs() const { return backward ? out.channels : in.channels; }
+  /// The distance between positions in Winograd's algorithm is odd, because positions would
+  /// otherwise map to few cache sets.
+  std::int64_t padded_channels() const { return in.channels | 1; }
   /// Number of panels without padding rows.
   std::int64_t complete_panels() const { return out.channels / panel_rows; }
 };
@@ -220,7 +228,7 @@ struct GradientBand {
   // Used by Winograd's algorithm, whose factors are transformed tiles, and whose rows are those of
   // tiles.
   std::int64_t tile_side = 0;  // positions along an axis
-  Extent full{0, 0};           // rows and columns of tiles with all positions; they come first
+  Extent outputs{0, 0};        // of the convolution
   std::int64_t a_begin = 0;
   std::int64_t a_position = 0, b_position = 0;
 
@@ -250,8 +258,9 @@ struct WeightGradientView {
   std::int64_t panel_rows;     // rows of sums computed at once
   std::int64_t rows;           // rows of sums per kernel row
 
-  std::int64_t sums() const { return shape.kernel.height * rows * columns; }
-  float* row_sums(float* all, std::int64_t ky) const { return all + ky * rows * columns; }
+  std::int64_t sums() const { return shape.kernel.height * row_step(); }
+  float* row_sums(float* all, std::int64_t ky) const { return all + ky * row_step(); }
+  std::int64_t row_step() const { return rows * columns + 16; }  // in floats
   /// Rows of sums in a tile.
   std::int64_t rows_per_tile() const { return uses_amx ? 2 * panel_rows : panel_rows; }
   std::int64_t tile_rows_per_kernel_row() const { return ceil_divide(rows, rows_per_tile()); }

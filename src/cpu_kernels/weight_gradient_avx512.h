@@ -434,8 +434,10 @@ void add_kernel_rows(const Band<Element>& band, std::int64_t begin, std::int64_t
     const std::int64_t offset = is_position ? 0 : ky - s.padding.height;
     ValidRange valid(part.row_begin, part.row_end, offset, s.stride.height, s.in.height);
     std::int64_t pixels = s.out.width;
-    if (is_position && ky / part.tile_side >= kSmallSide) valid.end = part.full.height;
-    if (is_position && ky % part.tile_side >= kSmallSide) pixels = part.full.width;
+    if (is_position) {
+      valid.end = tiles_with_position(part.outputs.height, ky / part.tile_side, part.tile_side);
+      pixels = tiles_with_position(part.outputs.width, ky % part.tile_side, part.tile_side);
+    }
     add_tile_rows<Element>({band, a + ky * part.a_position + row * kImages,
                             b + ky * part.b_position, ky, offset, valid, pixels, row, 0},
                            rows);

@@ -10,11 +10,12 @@
 /// outputs.
 namespace mnist_train::cpu_kernels::avx512 {
 
-/// Transforms along an axis of tiles with up to `MaxOutputs` outputs. Tiles with up to two outputs
-/// use only the first positions.
+/// Transforms along an axis of tiles with up to `MaxOutputs` outputs. Tiles with N outputs use only
+/// the first N + 2 positions, which are the values of polynomials at certain points.
 template <std::int64_t MaxOutputs>
 struct Axis;
 
+/// Points 0, infinity, 1 and -1.
 template <>
 struct Axis<2> {
   /// Undoes the scaling of the weights along both axes.
@@ -25,42 +26,57 @@ struct Axis<2> {
     const __m512 outer = (taps[0] + taps[2]) * half;
     const __m512 middle = taps[1] * half;
     to[0] = taps[0];
-    to[1] = outer + middle;
-    to[2] = outer - middle;
-    to[3] = taps[2];
+    to[1] = taps[2];
+    to[2] = outer + middle;
+    to[3] = outer - middle;
   }
-  /// Transforms the inputs of N outputs into positions.
-  [[gnu::always_inline]] static void inputs(const __m512 (&d)[4], __m512 (&to)[4]) {
-    to[0] = d[0] - d[2];
-    to[1] = d[1] + d[2];
-    to[2] = d[2] - d[1];
-    to[3] = d[1] - d[3];
+  /// Transforms the inputs of N - 2 outputs into positions.
+  template <std::size_t N>
+  [[gnu::always_inline]] static void inputs(const __m512 (&d)[N], __m512 (&to)[N]) {
+    if constexpr (N == 3) {
+      to[0] = d[0] - d[1];
+      to[1] = d[2] - d[1];
+      to[2] = d[1] + d[1];
+    } else {
+      to[0] = d[0] - d[2];
+      to[1] = d[3] - d[1];
+      to[2] = d[1] + d[2];
+      to[3] = d[2] - d[1];
+    }
   }
   /// Transforms the sums of positions into N outputs.
-  [[gnu::always_inline]] static void outputs(const __m512 (&sums)[4], __m512 (&to)[2]) {
-    to[0] = sums[0] + sums[1] + sums[2];
-    to[1] = sums[1] - sums[2] - sums[3];
+  template <std::size_t N>
+  [[gnu::always_inline]] static void outputs(const __m512 (&sums)[N + 2], __m512 (&to)[N]) {
+    to[0] = sums[0] + sums[2];
+    if constexpr (N == 2) {
+      to[0] = to[0] + sums[3];
+      to[1] = sums[2] - sums[3];
+    }
+    to[N - 1] = to[N - 1] + sums[1];
   }
   /// Transforms the gradients of N outputs into positions: the transpose of `outputs`.
-  [[gnu::always_inline]] static void gradients(const __m512 (&g)[2], __m512 (&to)[4]) {
+  template <std::size_t N>
+  [[gnu::always_inline]] static void gradients(const __m512 (&g)[N], __m512 (&to)[N + 2]) {
     to[0] = g[0];
-    to[1] = g[0] + g[1];
-    to[2] = g[0] - g[1];
-    to[3] = _mm512_setzero_ps() - g[1];
+    to[1] = g[N - 1];
+    to[2] = g[0];
+    if constexpr (N == 2) {
+      to[2] = g[0] + g[1];
+      to[3] = g[0] - g[1];
+    }
   }
   /// Transforms sums of positions into the gradients of three taps: the transpose of `weights`.
   [[gnu::always_inline]] static void taps(const __m512 (&sums)[4], __m512 (&to)[3]) {
     const __m512 half = _mm512_set1_ps(0.5F);
-    const __m512 middle = (sums[1] + sums[2]) * half;
+    const __m512 middle = (sums[2] + sums[3]) * half;
     to[0] = sums[0] + middle;
-    to[1] = (sums[1] - sums[2]) * half;
-    to[2] = middle + sums[3];
+    to[1] = (sums[2] - sums[3]) * half;
+    to[2] = middle + sums[1];
   }
 };
 
-/// The positions are the values of polynomials at infinity, 0, 1, -1, 2 and -2. Weights are scaled
-/// for four outputs; for two, the inputs are scaled as well. All factors are integers, so the
-/// result is exact for small integers.
+/// Points infinity, 0, 1, -1, 2 and -2. Weights are scaled for four outputs; for fewer, the inputs
+/// are scaled as well. All factors are integers, so the result is exact for small integers.
 template <>
 struct Axis<4> {
   static __m512 scale(__m512 output) {
@@ -84,57 +100,85 @@ struct Axis<4> {
   }
   template <std::size_t N>
   [[gnu::always_inline]] static void inputs(const __m512 (&d)[N], __m512 (&to)[N]) {
-    const __m512 far_odd = d[3] - d[1];
-    const __m512 first = (d[0] - d[2]) * 4;
-    if constexpr (N == 4) {
-      to[0] = far_odd;
-      to[1] = first;
-      to[2] = (d[1] + d[2]) * -3;
-      to[3] = (d[1] - d[2]) * 3;
+    if constexpr (N == 3) {
+      to[0] = d[2] - d[1];
+      to[1] = (d[0] - d[1]) * 4;
+      to[2] = d[1] * -6;
+      return;
     } else {
-      const __m512 far_even = d[4] - d[2];
-      const __m512 even = d[4] - d[2] * 4;
-      const __m512 odd = d[3] - d[1] * 4;
-      to[0] = d[5] - d[3] - far_odd * 4;
-      to[1] = first + far_even;
-      to[2] = even + odd;
-      to[3] = even - odd;
-      to[4] = far_even + far_odd * 2;
-      to[5] = far_even - far_odd * 2;
+      const __m512 far_odd = d[3] - d[1];
+      const __m512 first = (d[0] - d[2]) * 4;
+      if constexpr (N == 4) {
+        to[0] = far_odd;
+        to[1] = first;
+        to[2] = (d[1] + d[2]) * -3;
+        to[3] = (d[1] - d[2]) * 3;
+      } else if constexpr (N == 5) {
+        to[0] = d[4] - d[2] - far_odd * 2;
+        to[1] = first + far_odd * 2;
+        to[2] = (d[3] - d[2] - d[1] * 2) * 3;
+        to[3] = d[3] - d[2] * 3 + d[1] * 2;
+        to[4] = far_odd * 4;
+      } else {
+        const __m512 far_even = d[4] - d[2];
+        const __m512 even = d[4] - d[2] * 4;
+        const __m512 odd = d[3] - d[1] * 4;
+        to[0] = d[5] - d[3] - far_odd * 4;
+        to[1] = first + far_even;
+        to[2] = even + odd;
+        to[3] = even - odd;
+        to[4] = far_even + far_odd * 2;
+        to[5] = far_even - far_odd * 2;
+      }
     }
   }
+  /// Output k is the sum of all positions, times the k-th power of their points.
   template <std::size_t N>
   [[gnu::always_inline]] static void outputs(const __m512 (&sums)[N + 2], __m512 (&to)[N]) {
-    const __m512 even = sums[2] + sums[3];
-    const __m512 odd = sums[2] - sums[3];
+    __m512 even = sums[2];
+    __m512 odd = sums[2];
+    if constexpr (N >= 2) {
+      even = sums[2] + sums[3];
+      odd = sums[2] - sums[3];
+      to[1] = odd;
+    }
     to[0] = sums[1] + even;
-    to[1] = odd;
-    if constexpr (N == 4) {
-      const __m512 far_even = sums[4] + sums[5];
-      const __m512 far_odd = sums[4] - sums[5];
+    if constexpr (N >= 3) {
+      __m512 far_even = sums[4];
+      __m512 far_odd = sums[4];
+      if constexpr (N == 4) {
+        far_even = sums[4] + sums[5];
+        far_odd = sums[4] - sums[5];
+        to[3] = odd + far_odd * 8;
+      }
       to[0] = to[0] + far_even;
       to[1] = to[1] + far_odd * 2;
       to[2] = even + far_even * 4;
-      to[3] = odd + far_odd * 8;
     }
     to[N - 1] = to[N - 1] + sums[0];
   }
   template <std::size_t N>
   [[gnu::always_inline]] static void gradients(const __m512 (&g)[N], __m512 (&to)[N + 2]) {
     __m512 even = g[0];
-    __m512 odd = g[1];
-    if constexpr (N == 4) {
-      const __m512 far_even = g[0] + g[2] * 4;
-      const __m512 far_odd = (g[1] + g[3] * 4) * 2;
-      even = even + g[2];
-      odd = odd + g[3];
-      to[4] = far_even + far_odd;
-      to[5] = far_even - far_odd;
-    }
+    if constexpr (N >= 3) even = even + g[2];
     to[0] = g[N - 1];
     to[1] = g[0];
-    to[2] = even + odd;
-    to[3] = even - odd;
+    to[2] = even;
+    if constexpr (N >= 2) {
+      __m512 odd = g[1];
+      if constexpr (N == 4) odd = odd + g[3];
+      to[2] = even + odd;
+      to[3] = even - odd;
+    }
+    if constexpr (N >= 3) {
+      const __m512 far_even = g[0] + g[2] * 4;
+      __m512 far_odd = g[1] * 2;
+      if constexpr (N == 4) {
+        far_odd = far_odd + g[3] * 8;
+        to[5] = far_even - far_odd;
+      }
+      to[4] = far_even + far_odd;
+    }
   }
   [[gnu::always_inline]] static void taps(const __m512 (&sums)[6], __m512 (&to)[3]) {
     const __m512 even = (sums[2] + sums[3]) * -4;
@@ -202,13 +246,12 @@ struct Tile {
   }
 };
 
-/// Calls `action.operator()<H, W>()` with the height and width of the outputs that are computed.
+/// Calls `action.operator()<H, W>()` with the height and width of a tile.
 template <class Element, class Action>
-[[gnu::always_inline]] inline void with_outputs(const Tile& tile, const Action& action) {
+[[gnu::always_inline]] inline void with_size(const Tile& tile, const Action& action) {
   constexpr int kMax = kTileOutputs<Element>;
-  with_constant<2, 2, kMax>(winograd_side(tile.height) - 2, [&]<int H>() {
-    with_constant<2, 2, kMax>(winograd_side(tile.width) - 2,
-                              [&]<int W>() { action.template operator()<H, W>(); });
+  with_constant<1, 1, kMax>(tile.height, [&]<int H>() {
+    with_constant<1, 1, kMax>(tile.width, [&]<int W>() { action.template operator()<H, W>(); });
   });
 }
 
@@ -272,8 +315,7 @@ template <class Element, int H, int W>
 /// Positions are `step` floats apart. `results` are those of the first output.
 template <class Element, int H, int W>
 [[gnu::noinline]] void store_tile(const float* sums, std::int64_t step, const float* bias,
-                                  const ValueShape& shape, const Results<Element>& results,
-                                  const Tile& tile) {
+                                  const ValueShape& shape, const Results<Element>& results) {
   constexpr std::int64_t kSide = kTileSide<Element>;
   const std::int64_t pixel = shape.pixel_size<Element>();
   for (std::int64_t m = 0; m < results.rows; m += kDepth<Element>) {
@@ -296,7 +338,6 @@ template <class Element, int H, int W>
       for (int r = 0; r < H; ++r) {
 #pragma GCC unroll 4
         for (int c = 0; c < W; ++c) {
-          if (r >= tile.height || c >= tile.width) continue;
           results.store(m, v, outputs[r][c], (r * shape.width + c) * pixel);
         }
       }
@@ -355,14 +396,14 @@ void multiply_tiles(const GatherView& view, const BatchOperands<Element>& operan
           const std::int64_t position = y * kTileSide<Element> + x;
           RegisterSums<M, kVectors> products;
           products.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
-          products.add(Factors<float>{weights + position * in.channels * M, 1, M,
+          products.add(Factors<float>{weights + position * view.padded_channels() * M, 1, M,
                                       inputs + position * plan.position_size, kImages},
                        in.channels);
           products.store(sums + position * M * kImages, kImages);
         }
       }
-      with_outputs<Element>(tile, [&]<int H, int W>() {
-        store_tile<Element, H, W>(sums, M * kImages, bias, out, results, tile);
+      with_size<Element>(tile, [&]<int H, int W>() {
+        store_tile<Element, H, W>(sums, M * kImages, bias, out, results);
       });
     }
   }
@@ -379,7 +420,7 @@ void gather_winograd(const GatherView& view, const BatchOperands<Element>& opera
     const std::int64_t pass_size = smaller(plan.tiles_per_pass, count - first);
     for (std::int64_t i = 0; i < pass_size; ++i) {
       const auto tile = Tile::make<Element>(view.out, part.row_begin, part.row_end, first + i);
-      with_outputs<Element>(tile, [&]<int H, int W>() {
+      with_size<Element>(tile, [&]<int H, int W>() {
         transform_tile<Element, H, W>(view, block, tile, part.scratch + i * plan.tile_size);
       });
     }
@@ -392,8 +433,7 @@ void gather_winograd(const GatherView& view, const BatchOperands<Element>& opera
 
 // Weight gradient.
 
-/// Transforms the gradients of a tile into [position][channel][image]. As in TileInputs, outputs
-/// outside the image are not read.
+/// Transforms the gradients of a tile into [position][channel][image].
 template <class Element, int H, int W>
 [[gnu::noinline]] void transform_gradient_tile(const Band<Element>& band, const GradientBand& tiles,
                                                const Tile& tile, float* to) {
@@ -408,10 +448,9 @@ template <class Element, int H, int W>
     for (int v = 0; v < kVectors; ++v, from += kVectorSize<Element>) {
       transform_square<Element, H, W, H + 2, W + 2>(
           [&](int r, int c) __attribute__((always_inline)) {
-            const bool is_inside = r < tile.height && c < tile.width;
-            const Element* const output = from + (is_inside ? (r * out.width + c) * pixel : 0);
+            const Element* const output = from + (r * out.width + c) * pixel;
             __builtin_prefetch(output + kPrefetched, 0, 2);
-            return load_words(output, is_inside ? 0xffff : 0);
+            return load_words(output);
           },
           [](const auto& gradients, auto& positions) __attribute__((always_inline)) {
             TileAxis<Element>::gradients(gradients, positions);
@@ -449,7 +488,7 @@ void transform_tiles(const Band<Element>& band, const GradientBand& tiles, std::
   for (std::int64_t i = begin; i < end; ++i) {
     const auto tile =
         Tile::make<Element>(band.view.shape.out, band.part.row_begin, band.part.row_end, i);
-    with_outputs<Element>(tile, [&]<int H, int W>() {
+    with_size<Element>(tile, [&]<int H, int W>() {
       transform_gradient_tile<Element, H, W>(band, tiles, tile,
                                              scratch + tiles.a_begin + i * tiles.a_pixel);
       transform_input_tile<Element, H, W>(band, tiles, tile,

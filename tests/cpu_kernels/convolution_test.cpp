@@ -201,11 +201,11 @@ TEST_CASE("3x3 convolutions with many channels match sums in fp64") {
   struct Shape {
     std::int64_t in, out, height, width, padding, images;
   };
-  const std::vector<Shape> shapes{{32, 32, 6, 8, 1, 33},    {33, 48, 9, 16, 1, 1},
-                                  {64, 20, 11, 8, 0, 1},    {40, 70, 8, 13, 2, 1},
-                                  {128, 16, 6, 30, 1, 1},   {48, 48, 25, 9, 1, 1},
-                                  {128, 128, 13, 14, 1, 1}, {130, 126, 15, 8, 1, 1},
-                                  {130, 128, 16, 13, 0, 1}, {128, 128, 8, 8, 1, 33}};
+  const std::vector<Shape> shapes{
+      {32, 32, 6, 8, 1, 33},    {33, 48, 9, 16, 1, 1},   {64, 20, 11, 8, 0, 1},
+      {40, 70, 8, 13, 2, 1},    {128, 16, 6, 30, 1, 1},  {48, 48, 25, 9, 1, 1},
+      {128, 128, 13, 13, 1, 1}, {130, 126, 15, 8, 1, 1}, {130, 128, 16, 13, 0, 1},
+      {128, 128, 8, 8, 1, 33},  {128, 128, 7, 7, 1, 33}};
   std::uint32_t seed = 50;
   int bf16_count = 0;
   for (const auto& [in, out, height, width, padding, images] : shapes) {
@@ -219,7 +219,7 @@ TEST_CASE("3x3 convolutions with many channels match sums in fp64") {
     bf16_count += static_cast<int>(uses_winograd<Bf16Bits>(shape));
     for (const bool integers : {true, false}) check(shape, images, ++seed, integers);
   }
-  CHECK(bf16_count == (is_supported<Bf16Bits>() && !uses_amx<Bf16Bits>() ? 4 : 0));
+  CHECK(bf16_count == (is_supported<Bf16Bits>() && !uses_amx<Bf16Bits>() ? 5 : 0));
 }
 
 /// Linear layers, whose weights are read in place if possible, and convolutions with one output row

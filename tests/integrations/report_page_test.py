@@ -89,7 +89,7 @@ def runs(tmp_path_factory):
 def test_a_page_fits_its_window(runs, width):
     found = numbers_of(runs[0] / "report.html", width)
     assert found["overflow"] <= 0 and found["cut"] == 0 and found["broken"] == 0
-    assert found["images"] >= 24 and found["charts"] == 7 and found["selects"] == 2
+    assert found["images"] >= 24 and found["charts"] == 6 and found["selects"] == 2
 
 
 def asked(page, script):
