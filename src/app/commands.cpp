@@ -40,22 +40,14 @@ std::string class_of(const torch::nn::Module& module) {
 }
 
 /// Returns the names of the classes that the job's checkpoint was trained on, in label order, from
-/// the checkpoint, the named data set or the run's dataset.json: an empty list if the classes have
-/// no names, nullopt if the names are unknown.
-std::optional<std::vector<std::string>> trained_class_names(const Worker& worker) {
-  const settings::DataOptions& options = worker.config.data;
-  if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) return facts->class_names;
-  if (!options.format) return settings::named_dataset(*options.dataset).class_names;
-  if (worker.job.dataset_record.empty()) return std::nullopt;
-  data::DatasetRecord record = data::read_dataset_record(worker.job.dataset_record);
-  if (!record.has_class_names(*options.format)) record.class_names.clear();
-  return std::move(record.class_names);
-}
-
-/// Returns `trained_class_names`, or an empty list and a warning if they are unknown.
+/// the checkpoint, the run's dataset.json or the named data set: an empty list if they have no
+/// names or, after a warning, if the names are unknown.
 std::vector<std::string> class_names_of(const Worker& worker) {
-  if (auto names = trained_class_names(worker)) return std::move(*names);
-  if (worker.config.data.has_picture_files()) {
+  const settings::DataOptions& options = worker.config.data;
+  const std::filesystem::path& record = worker.job.dataset_record;
+  if (!record.empty()) return data::read_dataset_record(record, options.format).class_names;
+  if (!options.format) return settings::named_dataset(*options.dataset).class_names;
+  if (options.has_picture_files()) {
     spdlog::warn(
         "the class names are unknown, so classes are numbered: {} is neither a checkpoint nor next "
         "to the dataset.json of its run",
@@ -284,18 +276,12 @@ OrderedJson cuda_facts() {
 void run_evaluation(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   std::int64_t batch = 0;
-  const auto update_status = [&] { worker.enter(launch::Phase::kEvaluation, ++batch); };
-  data::Dataset dataset = open_dataset(worker, data::Splits::kTest);
-  if (const auto names = trained_class_names(worker)) data::renumber_classes(dataset, *names);
-  data::ImageSet test = dataset.test;
-  // The test set alone may not contain every class.
-  if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) {
-    test.classes = std::max(test.classes, facts->images.classes);
-  }
-  const auto model = make_model_with_weights(worker, test);
+  const auto update_status = [&] { worker.enter(launch::Phase::kEvaluation, batch++); };
+  const data::Dataset dataset = open_dataset(worker, data::Splits::kTest);
+  const auto model = make_model_with_weights(worker, dataset.test);
   model->to(worker.device());
   update_status();
-  const auto images = batches_of(worker, test, test);
+  const auto images = batches_of(worker, dataset.test, dataset.test);
   const eval::Evaluation evaluation =
       eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
                      worker.device(), update_status, {.shards = config.train.shards.value_or(0)});

@@ -397,10 +397,9 @@ data::ImageSet image_shape(const Worker& worker) {
   }
   if (!shape) shape = network::known_images(options);
   if (!shape && options.size && options.channels && !worker.job.dataset_record.empty()) {
-    const auto record = data::read_dataset_record(worker.job.dataset_record);
-    const auto classes = static_cast<std::int64_t>(record.class_names.size());
-    shape =
-        network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
+    const auto record = data::read_dataset_record(worker.job.dataset_record, options.format);
+    shape = network::ImageShape{*options.channels, options.size->height, options.size->width,
+                                record.classes};
   }
   if (!shape && !worker.job.dataset_record.empty()) {  // a weights file in the folder of a run
     const auto folder = worker.job.dataset_record.parent_path() / settings::run_files::kCheckpoints;

@@ -14,6 +14,7 @@
 #include <charconv>
 #include <fstream>
 #include <initializer_list>
+#include <nlohmann/json.hpp>
 
 #include "base/print.h"
 #include "base/system.h"
@@ -478,6 +479,14 @@ std::optional<std::string_view> safetensors_header(std::span<const std::uint8_t>
   std::memcpy(&length, file.data(), sizeof length);
   if (length > file.size() - sizeof length) return std::nullopt;
   return text_of(file).substr(sizeof length, length);
+}
+
+nlohmann::json checkpoint_state(std::span<const std::uint8_t> file) try {
+  const auto header = nlohmann::json::parse(safetensors_header(file).value_or(""));
+  return nlohmann::json::parse(
+      header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>());
+} catch (const nlohmann::json::exception&) {
+  return nullptr;
 }
 
 bool is_zip_file(std::span<const std::uint8_t> file) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -226,5 +227,8 @@ bool is_zip_file(std::span<const std::uint8_t> file);
 
 /// Returns the JSON header of a safetensors file, or nothing if the file is too short.
 std::optional<std::string_view> safetensors_header(std::span<const std::uint8_t> file);
+
+/// Returns a checkpoint's description of its run, or null if the file is not a checkpoint.
+nlohmann::json checkpoint_state(std::span<const std::uint8_t> file);
 
 }  // namespace mnist_train

@@ -110,6 +110,11 @@ void find_checkpoints(CommandLine& line);
 /// none.
 fs::path file_of_run(const fs::path& weights, const char* name);
 
+/// Returns the file that describes the data of the run that wrote `--checkpoint`: its dataset.json
+/// if that lists the test files, else the checkpoint, or dataset.json for other weights. Empty if
+/// there is none.
+fs::path dataset_record(const CommandLine& line, const settings::DataOptions& data);
+
 /// Replaces a run folder in `model.weights` as `find_checkpoints` does for --checkpoint, with the
 /// same errors, except that a run that resumes does not need the file.
 void find_model_weights(settings::RunConfig& config, bool resumes);

@@ -131,17 +131,15 @@ nlohmann::json parse_header(std::span<const std::uint8_t> file) {
 std::shared_ptr<const Source> checkpoint_config(const fs::path& path) {
   check_readable("--checkpoint ", path);
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
-  const nlohmann::json header = parse_header(file.bytes());
-  try {
-    const auto& state = header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
-    const std::string config = nlohmann::json::parse(state).at("config").dump();
-    return make_source(path.string(), config, fs::absolute(path).parent_path(),
+  const nlohmann::json state = checkpoint_state(file.bytes());
+  if (state.contains("config")) {
+    return make_source(path.string(), state["config"].dump(), fs::absolute(path).parent_path(),
                        /*omits_position=*/true);
-  } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
   const fs::path config = file_of_run(path, settings::run_files::kConfig);
   if (!config.empty()) return strict_json::load_source(config.string());
-  if (!header.is_object() && !is_zip_file(file.bytes()) && !is_legacy_torch_file(file.bytes())) {
+  if (!parse_header(file.bytes()).is_object() && !is_zip_file(file.bytes()) &&
+      !is_legacy_torch_file(file.bytes())) {
     throw Error(ExitCode::kCheckpoint, path.string() +
                                            ": is not a checkpoint, a safetensors file or a "
                                            "torch.save file (.pt, .pth)");
@@ -179,16 +177,22 @@ void check_held_out(const CommandLine& line, const settings::DataOptions& data) 
   compare("holdout_seed", data.holdout_seed, run_data.holdout_seed);
 }
 
-/// Throws if a command tests a run with its own config and its data has been moved or removed.
+/// Throws if a command tests a run and its data has been moved or removed. The training data is
+/// needed only if the test set is a part of it, or if nothing else describes the classes.
 void check_data_of_run(const CommandLine& line, const settings::DataOptions& data) {
-  if (!line.configs.empty() || !uses_test_set(line)) return;
+  if (!uses_test_set(line)) return;
+  const bool needs_train = !data::has_test_files(data) || dataset_record(line, data).empty();
   for (const auto& [key, location] : {std::pair("train", data.train), {"test", data.test}}) {
-    if (!location || path_exists(location->images)) continue;
-    throw Error(
-        ExitCode::kData,
-        fmt::format("{}: no such file or folder (data.{} of the run); if it has moved, pass "
-                    "--set data.{}=PATH",
-                    location->images.string(), key, key));
+    const bool is_train = key == std::string_view("train");
+    if (!location || path_exists(location->images) || (is_train && !needs_train)) continue;
+    const char* reason = !is_train   ? ""
+                         : data.test ? ", which defines the classes: the weights do not name them"
+                                     : ", which contains the test set";
+    throw Error(ExitCode::kData,
+                fmt::format("{}: no such file or folder (data.{}{}{}); if it has moved, pass "
+                            "--set data.{}=PATH",
+                            location->images.string(), key,
+                            line.configs.empty() ? " of the run" : "", reason, key));
   }
 }
 
@@ -254,7 +258,8 @@ std::string network_errors(const CommandLine& line, const LayeredConfig& layered
   attempt([&] {
     if (!is_valid("data", problems)) return;
     // Opening a data set may take a while; for built-in networks the ranks report the same errors.
-    const bool may_open_data = runs && !line.dry_run && config.model.layers;
+    const bool may_open_data =
+        line.command == Command::kTrain && !line.dry_run && config.model.layers;
     if (may_open_data || network::known_images(config.data)) sized = checked_network(config);
   });
   attempt([&] {
@@ -418,6 +423,18 @@ fs::path file_of_run(const fs::path& weights, const char* name) {
     if (path_exists(each / name)) return each / name;
   }
   return {};
+}
+
+fs::path dataset_record(const CommandLine& line, const settings::DataOptions& data) {
+  fs::path weights = fs::absolute(*line.checkpoint_file);
+  fs::path record = file_of_run(weights, settings::run_files::kDataset);
+  const bool lists_test = uses_test_set(line) && data.test_fraction > 0 && !record.empty();
+  try {
+    const MappedFile file = MappedFile::open(weights, ExitCode::kCheckpoint);
+    if (!lists_test && !checkpoint_state(file.bytes()).is_null()) return weights;
+  } catch (const Error&) {  // reported when it is read
+  }
+  return record;
 }
 
 void find_model_weights(settings::RunConfig& config, bool resumes) {

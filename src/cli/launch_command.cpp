@@ -76,7 +76,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
   if (line.checkpoint_file) {
     job.checkpoint = fs::absolute(*line.checkpoint_file);
-    job.dataset_record = file_of_run(job.checkpoint, settings::run_files::kDataset);
+    job.dataset_record = dataset_record(line, layered.config.data);
   }
   const bool writes_file = line.command == Command::kExport || line.command == Command::kPreview;
   if (writes_file) job.export_path = fs::absolute(line.output.value_or(""));

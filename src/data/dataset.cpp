@@ -26,8 +26,7 @@ SampleSplit take_part(const SampleView& samples, const std::vector<std::int64_t>
   return split;
 }
 
-/// Returns the positions of a run's test files. Files that are missing or have another class than
-/// those of the run are errors.
+/// Returns the positions of a run's test files. Files that are missing are errors.
 std::vector<std::int64_t> recorded_test(const SampleView& samples, const DatasetRecord& record) {
   std::unordered_map<std::string, std::int64_t> wanted;  // key -> index in the record
   for (const std::string& path : record.test) {
@@ -37,10 +36,6 @@ std::vector<std::int64_t> recorded_test(const SampleView& samples, const Dataset
   for (std::int64_t position = 0; position < samples.count(); ++position) {
     const auto found = wanted.find(samples.draw_key(position));
     if (found == wanted.end()) continue;
-    if (samples.label(position) < 0) {
-      fail_data("{}: {}, one of the run's test files, now has a class that the run does not have",
-                samples.name(), samples.sample_name(position));
-    }
     positions[static_cast<std::size_t>(found->second)] = position;
   }
   const auto missing = std::ranges::count(positions, -1);
@@ -84,53 +79,23 @@ std::vector<std::int64_t> ImageSet::class_sizes() const {
   return sizes;
 }
 
-void renumber_classes(Dataset& dataset, const std::vector<std::string>& class_names) {
-  constexpr std::size_t kMaxNamed = 10;
-  const std::vector<std::string>& names = dataset.class_names;
-  if (names.empty() || class_names.empty() || names == class_names) return;
-  std::vector<std::size_t> numbers;
-  for (const std::string& name : names) {
-    const auto found = std::ranges::find(class_names, name) - class_names.begin();
-    numbers.push_back(static_cast<std::size_t>(found));
-  }
-  ImageSet& test = dataset.test;
-  using Labels = std::pair<std::vector<std::uint16_t>, std::shared_ptr<const void>>;
-  auto labels = std::make_shared<Labels>(std::vector<std::uint16_t>{}, test.owner);
-  std::set<std::string> unknown;
-  for (const std::uint16_t label : test.labels) {
-    labels->first.push_back(static_cast<std::uint16_t>(numbers[label]));
-    if (numbers[label] == class_names.size()) unknown.insert(names[label]);
-  }
-  const std::vector<std::string> others(unknown.begin(), unknown.end());
-  if (!others.empty()) {
-    fail_data("{}: has {} that the network was not trained on: {}; the network's classes: {}",
-              test.source, others.size() == 1 ? "a class" : "classes",
-              first_names(others, kMaxNamed), first_names(class_names, kMaxNamed));
-  }
-  test.labels = labels->first;
-  test.owner = std::move(labels);
-  test.classes = std::ssize(class_names);
-  dataset.class_names = class_names;
-}
-
 DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits,
                              const fs::path& record, const std::atomic<bool>* cancelled)
     : options_(options),
       cancelled_(cancelled),
       bad_(options.on_bad_sample == settings::OnBadSample::kSkip) {
-  std::optional<DatasetRecord> drawn;
+  std::optional<DatasetRecord> run;
   const bool is_drawn = splits == Splits::kTest && options.test_fraction > 0;
-  if (is_drawn && !record.empty()) {
-    drawn = read_dataset_record(record);
-    if (drawn->test.empty()) drawn.reset();  // samples without paths are drawn again
+  if (splits == Splits::kTest && !record.empty()) {
+    run = read_dataset_record(record, options.format);
+    if (!is_drawn) run->test.clear();  // a run with a drawn test set is tested on another one
   }
-  const DatasetRecord* known = drawn ? &*drawn : nullptr;
-  if (is_drawn && options.has_picture_files() && known == nullptr) {
+  if (is_drawn && options.has_picture_files() && (!run || run->test.empty())) {
     notes_.emplace_back(
         "no dataset.json lists the run's test set: it is drawn again from the current files");
   }
   try {
-    open(splits, known);
+    open(splits, run ? &*run : nullptr);
   } catch (const Error& error) {  // unusable samples, if any, are the likely cause
     if (error.code() == ExitCode::kData) bad_.refuse();
     throw;
@@ -141,6 +106,7 @@ void DatasetReader::open(Splits splits, const DatasetRecord* record) {
   Sources sources = open_sources(options_, splits != Splits::kTrain, record, bad_);
   geometry_ = sources.geometry;
   class_names_ = std::move(sources.class_names);
+  if (record != nullptr) classes_ = record->classes;
   for (const auto& source : sources.train_sources) classes_ = std::max(classes_, source->classes());
   train_ = SampleView(std::move(sources.train_sources));
   if (sources.test_source) test_ = SampleView({sources.test_source});
@@ -166,8 +132,15 @@ void DatasetReader::open(Splits splits, const DatasetRecord* record) {
   } else {
     std::optional<std::int64_t> limit = options_.limit_test;
     // The recorded test set already reflects the limit, but lacks any samples that were unusable.
-    if (limit && record != nullptr) limit = std::min(*limit, test_.count());
+    if (limit && record != nullptr && !record->test.empty()) {
+      limit = std::min(*limit, test_.count());
+    }
     test_ = limited(test_, limit, "limit_test", left_out_.limit_test);
+    for (std::int64_t position = 0; position < test_.count(); ++position) {
+      if (test_.label(position) >= 0) continue;
+      fail_data("{} has a class that the network was not trained on; its classes: {}",
+                test_.sample_name(position), first_names(class_names_, /*max_names=*/10));
+    }
   }
   const auto& stored = train_.sources().front()->geometry();
   const bool grows = !stored || !stored->same_shape(geometry_);
@@ -237,10 +210,14 @@ void DatasetReader::note_drawn(const SampleSplit& split, const char* key) {
                                first_names(names, /*max_names=*/10)));
 }
 
-/// Selects the test samples unless the test set has its own files. Removes them from `remaining`,
-/// except for a recorded test set.
+/// Selects the test samples unless the test set has its own files and the training set was opened.
+/// Removes them from `remaining`, except for a recorded test set.
 void DatasetReader::draw_test(std::vector<std::int64_t>& remaining, const DatasetRecord* record) {
-  if (record != nullptr) {
+  if (record != nullptr && has_test_files(options_)) {
+    test_ = train_;
+    return;
+  }
+  if (record != nullptr && !record->test.empty()) {
     test_ = train_.select(recorded_test(train_, *record));
     const std::int64_t found = train_.count() + std::ssize(bad_.skipped());
     left_out_.added = std::max<std::int64_t>(0, found - record->samples);
@@ -443,7 +420,8 @@ void DatasetReader::note_empty_classes(Dataset& dataset) const {
   };
   note("training", train_, dataset.train, !options_.limit_train);
   note("validation", validation_, dataset.validation, false);
-  note("test", test_, dataset.test, false);
+  const bool is_test_alone = train_.count() == 0 && has_test_files(options_);
+  note("test", test_, dataset.test, is_test_alone && !options_.limit_test);
 }
 
 void DatasetReader::note_repeated_files(Dataset& dataset) const {

@@ -57,18 +57,17 @@ struct Dataset {
 inline constexpr std::array<std::pair<const char*, ImageSet Dataset::*>, 3> kSplits{
     {{"train", &Dataset::train}, {"validation", &Dataset::validation}, {"test", &Dataset::test}}};
 
-/// The parts of a run's `dataset.json` that evaluation needs.
+/// What evaluation needs to know about a run's data, from its `dataset.json` or a checkpoint.
 struct DatasetRecord {
-  std::vector<std::string> class_names;  // by class number; the numbers if classes have no names
-  std::vector<std::string> test;         // paths of a test set drawn from files; else empty
-  std::int64_t samples = 0;              // all samples found, even if unusable or beyond a limit
-
-  /// Only the class folders of an image folder may have the class numbers as names.
-  bool has_class_names(settings::DataFormat format) const;
+  std::vector<std::string> class_names{};  // by class number; empty if the classes have no names
+  std::int64_t classes = 0;
+  std::vector<std::string> test{};          // paths of a test set drawn from files; else empty
+  std::int64_t samples = 0;                 // all found, even if unusable or beyond a limit
+  std::optional<ImageGeometry> geometry{};  // of the training images; only in checkpoints
 };
 
-/// The requested splits of a data set. With kTest, the training set is opened, because it
-/// determines the classes and the geometry, but then emptied.
+/// The requested splits of a data set. With kTest, the training set is opened only if the test set
+/// is a part of it or no record describes its classes, and then emptied.
 enum class Splits { kBoth, kTrain, kTest };
 
 /// A data set that has been found, opened and checked. Its images are then read into memory
@@ -77,11 +76,12 @@ enum class Splits { kBoth, kTrain, kTest };
 ///   const Dataset dataset = DatasetReader(options).read();
 class DatasetReader {
  public:
-  /// `record`: the dataset.json of a run to evaluate; its drawn test set is then reused. Once
-  /// `cancelled` becomes true, reading ends with an Error. Throws Error(kData) if a file is missing
-  /// or invalid, naming it or all searched locations, or if a limit exceeds the data, a fraction
-  /// draws no samples, or decoded images would not fit into memory. Throws ConfigKeyError if a
-  /// list's `holdout` column contradicts the options, or if neither defines a test set.
+  /// `record`: the dataset.json or a checkpoint of a run to evaluate; its classes and drawn test
+  /// set are then used. Once `cancelled` becomes true, reading ends with an Error. Throws
+  /// Error(kData) if a file is missing or invalid, naming it or all searched locations, or if a
+  /// limit exceeds the data, a fraction draws no samples, or decoded images would not fit into
+  /// memory. Throws ConfigKeyError if a list's `holdout` column contradicts the options, or if
+  /// neither defines a test set.
   explicit DatasetReader(const settings::DataOptions& options, Splits splits = Splits::kBoth,
                          const fs::path& record = {}, const std::atomic<bool>* cancelled = nullptr);
 
@@ -154,8 +154,9 @@ ImageSet empty_image_set(const ImageGeometry& geometry, std::int64_t classes);
 /// good image if neither files nor options determine the shape. Throws like DatasetReader.
 ImageSet read_image_shape(settings::DataOptions options, const fs::path& record = {});
 
-/// Reads a `dataset.json`. Throws Error(kData) if that fails.
-DatasetRecord read_dataset_record(const fs::path& file);
+/// Reads a `dataset.json` or a checkpoint. Only the class folders of an image folder may have the
+/// class numbers as names. Throws Error(kData) if that fails.
+DatasetRecord read_dataset_record(const fs::path& file, std::optional<settings::DataFormat> format);
 
 /// Returns `dataset.json`'s content: sample counts by class and split, paths of held-out samples
 /// drawn by fraction, and `left_out`: files per extension, `folders` with reasons, `duplicates`
@@ -171,11 +172,6 @@ std::string left_out_text(const LeftOut& left_out);
 /// Error(kData) if a class has no samples.
 std::vector<float> class_weights(const settings::ClassWeightOptions& options,
                                  const Dataset& dataset);
-
-/// Numbers the classes of the test set as `class_names` does, the classes that a network was
-/// trained on, unless one of the two has no names. Throws Error(kData) if the test set has other
-/// classes.
-void renumber_classes(Dataset& dataset, const std::vector<std::string>& class_names);
 
 /// The descriptors of a SharedDataset that a worker inherits. Both are close-on-exec in the
 /// launcher, which passes them on with dup2 in the child.

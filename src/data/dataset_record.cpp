@@ -1,6 +1,5 @@
 #include <spdlog/fmt/ranges.h>
 
-#include <limits>
 #include <set>
 #include <system_error>
 
@@ -50,30 +49,41 @@ void require_classes(const settings::ClassWeightOptions& options,
                                    quoted_classes(unknown), quoted_classes(names)));
 }
 
-}  // namespace
-
-bool DatasetRecord::has_class_names(settings::DataFormat format) const {
-  std::size_t numbered = 0;
-  while (numbered < class_names.size() && class_names[numbered] == std::to_string(numbered)) {
-    ++numbered;
-  }
-  return format == settings::DataFormat::kImageFolder || numbered < class_names.size();
+/// Returns the record in a checkpoint's state.
+DatasetRecord record_of(const nlohmann::json& state) {
+  DatasetRecord record;
+  record.class_names = state.value("class_names", record.class_names);
+  const nlohmann::json& images = state.at("images");
+  record.classes = std::clamp<std::int64_t>(images.at("classes"), 1, settings::kMaxClasses);
+  ImageGeometry& geometry = record.geometry.emplace();
+  geometry.channels = images.at("channels");
+  geometry.height = images.at("height");
+  geometry.width = images.at("width");
+  return record;
 }
 
-DatasetRecord read_dataset_record(const fs::path& file) try {
-  const std::string text =
-      read_file(file, std::numeric_limits<std::uint32_t>::max(), ExitCode::kData);
-  const nlohmann::json json = nlohmann::json::parse(text);
+}  // namespace
+
+DatasetRecord read_dataset_record(const fs::path& file,
+                                  std::optional<settings::DataFormat> format) try {
+  const MappedFile mapped = MappedFile::open(file, ExitCode::kData);
+  const nlohmann::json state = checkpoint_state(mapped.bytes());
+  if (!state.is_null()) return record_of(state);
+  const nlohmann::json json = nlohmann::json::parse(text_of(mapped.bytes()));
   DatasetRecord record;
   json.at("test").get_to(record.test);
+  bool is_named = format == settings::DataFormat::kImageFolder;
   for (const auto& row : json.at("classes")) {
-    record.class_names.push_back(row.at("name"));
+    const std::string& name = record.class_names.emplace_back(row.at("name"));
+    is_named = is_named || name != std::to_string(record.classes);
+    ++record.classes;
     for (const auto& [split, unused] : kSplits) record.samples += row.at(split).get<std::int64_t>();
   }
   for (const auto& [name, unused] : kNumbers) {
     if (std::string_view(name) == "duplicates") continue;
     record.samples += json.at("left_out").value(name, std::int64_t{0});
   }
+  if (!is_named) record.class_names.clear();
   return record;
 } catch (const nlohmann::json::exception&) {
   fail_data(

@@ -279,7 +279,8 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
 
 /// Numbers the classes of all sources consistently if their files have class names.
 void number_classes(Sources& sources, const DatasetRecord* record, BadSamples& bad) {
-  if (record != nullptr && !sources.train_sources.front()->class_names().empty()) {
+  if (record != nullptr && !record->class_names.empty() &&
+      !sources.train_sources.front()->class_names().empty()) {
     sources.class_names = record->class_names;
     for (const auto& source : sources.train_sources) source->use_known_classes(record->class_names);
     return;
@@ -340,8 +341,10 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
   }
   const ImageGeometry geometry = converted(*source.geometry(), options);
   if (geometry.same_shape(sources.geometry)) return;
+  const ImageSource& train = *sources.train_sources.front();
   fail_data("{}: images are {}, but those of {} are {} (channels x height x width)", source.name(),
-            geometry.text(), sources.train_sources.front()->name(), sources.geometry.text());
+            geometry.text(), &train == &source ? "the run's training set" : train.name(),
+            sources.geometry.text());
 }
 
 [[noreturn]] void fail_label(const ImageSource& source, std::int64_t label,
@@ -379,20 +382,15 @@ void require_few_gaps(const Sources& sources) {
                   max_label + 1, labels.size()));
 }
 
-/// Rejects test samples whose class is not in the training set.
-void require_trained_classes(const Sources& sources) {
-  const ImageSource& train = source_with_most_classes(sources);
-  for (const std::int32_t label : sources.test_source->labels()) {
-    if (label < train.classes()) continue;
-    fail_label(*sources.test_source, label,
+/// Rejects test samples whose class number is not one of the `classes` of the training set `train`.
+void require_trained_classes(const ImageSource& test, std::int64_t classes,
+                             const std::string& train) {
+  for (const std::int32_t label : test.labels()) {
+    if (label < classes) continue;
+    fail_label(test, label,
                fmt::format(", a class that the training set does not have ({} has labels up to {})",
-                           train.name(), train.classes() - 1));
+                           train, classes - 1));
   }
-}
-
-/// Returns whether the test set is independent of the training set.
-bool has_test_files(const DataOptions& options) {
-  return !options.format || options.format == DataFormat::kSynthetic || options.test.has_value();
 }
 
 /// Rejects options that conflict with a list's `holdout` column, and a list without a test set.
@@ -420,6 +418,10 @@ void check_parts(const DataOptions& options, const Sources& sources, bool includ
 }
 
 }  // namespace
+
+bool has_test_files(const DataOptions& options) {
+  return !options.format || options.format == DataFormat::kSynthetic || options.test.has_value();
+}
 
 void require_exists(const DataLocation& location, SplitName split, DataFormat format) {
   const fs::path& path = location.images;
@@ -525,13 +527,19 @@ std::vector<fs::path> find_cifar_files(const DataLocation& location, SplitName s
 
 Sources open_sources(const DataOptions& options, bool includes_test, const DatasetRecord* record,
                      BadSamples& bad) {
-  const NamedFiles files = named_files(options);
+  NamedFiles files = named_files(options);
   Sources sources;
   sources.class_names = files.class_names;
   std::optional<bool> named;
-  if (record != nullptr) named = record->has_class_names(files.format);
+  if (record != nullptr) named = !record->class_names.empty();
+  const bool only_test = record != nullptr && has_test_files(options);
+  if (only_test) {
+    files.train_locations = {files.test_location};
+    includes_test = false;
+  }
   for (const DataLocation& location : files.train_locations) {
-    sources.train_sources.push_back(open_source(files, location, SplitName::kTrain, named, bad));
+    const SplitName split = only_test ? SplitName::kTest : SplitName::kTrain;
+    sources.train_sources.push_back(open_source(files, location, split, named, bad));
     named = !sources.train_sources.front()->class_names().empty();
   }
   check_parts(options, sources, includes_test);
@@ -541,7 +549,9 @@ Sources open_sources(const DataOptions& options, bool includes_test, const Datas
     all.push_back(sources.test_source);
   }
   number_classes(sources, record, bad);
-  sources.geometry = geometry_of(*sources.train_sources.front(), options, bad);
+  sources.geometry = only_test && record->geometry
+                         ? converted(*record->geometry, options)
+                         : geometry_of(*sources.train_sources.front(), options, bad);
   for (const auto& source : all) {
     require_one_geometry(sources, *source, options);
     require_few_classes(*source);
@@ -549,11 +559,16 @@ Sources open_sources(const DataOptions& options, bool includes_test, const Datas
   // In these formats, unless the data set is known by name, only the labels determine the classes.
   const bool is_numbered_list =
       files.format == DataFormat::kImageList && sources.class_names.empty();
-  if (files.format == DataFormat::kLmdb || is_numbered_list ||
-      (files.format == DataFormat::kIdx && files.max_classes == settings::kMaxClasses)) {
+  if (only_test) {
+    require_trained_classes(*sources.train_sources.front(), record->classes, "the network");
+  } else if (files.format == DataFormat::kLmdb || is_numbered_list ||
+             (files.format == DataFormat::kIdx && files.max_classes == settings::kMaxClasses)) {
     require_few_gaps(sources);
   }
-  if (sources.test_source) require_trained_classes(sources);
+  if (sources.test_source) {
+    const ImageSource& train = source_with_most_classes(sources);
+    require_trained_classes(*sources.test_source, train.classes(), train.name());
+  }
   return sources;
 }
 

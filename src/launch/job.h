@@ -49,7 +49,7 @@ struct Job {
   std::string resume;                    // "": a new run; else "auto" or the checkpoint's path
   bool after_restart = false;            // the newest checkpoint of this run overrides `resume`
   std::filesystem::path checkpoint;      // evaluate, predict, export; init: weights
-  std::filesystem::path dataset_record;  // dataset.json of the checkpoint's run; empty: none
+  std::filesystem::path dataset_record;  // the run's dataset.json or checkpoint; empty: none
   std::string export_format;             // export: "pt", "safetensors", "onnx", "python"
   std::string export_input;              // export, onnx: "float32", "bytes"
   std::filesystem::path export_path;     // export, preview: the file to write

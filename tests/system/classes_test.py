@@ -201,6 +201,25 @@ def test_early_stopping_uses_balanced_accuracy_if_best_by_does_and_accuracy_othe
         assert all(max(values[i - 1:i + 1]) > max(values[:i - 1]) for i in range(2, len(values) - 1))
 
 
+def test_evaluation_needs_only_the_test_set(tmp_path):
+    folder = train(tmp_path, many_classes(pictures(tmp_path / "data", 3), epochs=1)).path
+    commands = [(command, "--checkpoint", weights) for command in (("evaluate",), ("predict", "--test"))
+                for weights in (folder, folder / "model.pt")]
+    expected = [run(*first, *others, expect=0).stdout for first, *others in commands]
+    shutil.move(tmp_path / "data" / "train", tmp_path / "moved")
+    assert [run(*first, *others, expect=0).stdout for first, *others in commands] == expected
+    alone = shutil.copy(folder / "checkpoints" / "best.safetensors", tmp_path)
+    assert run("evaluate", "--checkpoint", alone, expect=0).stdout == expected[0]
+    weights = shutil.copy(folder / "model.pt", tmp_path)
+    refused = run("evaluate", "--checkpoint", weights, "--config", folder / "config.json", expect=3).stderr
+    assert "(data.train, which defines the classes: the weights do not name them); if it has moved, pass" in refused
+    shutil.rmtree(tmp_path / "data" / "test" / "class-00001")
+    assert "no usable test samples of class class-00001" in run("evaluate", "--checkpoint", alone, expect=0).stderr
+    for file in (tmp_path / "data" / "test").glob("*/*.png"):
+        write_png(file, numpy.zeros((9, 9), numpy.uint8))
+    assert "is 9 x 9 pixels, but" in run("evaluate", "--checkpoint", alone, expect=3).stderr
+
+
 def test_evaluation_numbers_classes_as_the_network_does(tmp_path):
     data = pictures(tmp_path / "data", 3)
     folder = train(tmp_path, many_classes(data, epochs=20))
@@ -217,4 +236,4 @@ def test_evaluation_numbers_classes_as_the_network_does(tmp_path):
     (test / "class-00001").rename(test / "dog")
     (tmp_path / "data" / "train" / "class-00001").rename(tmp_path / "data" / "train" / "dog")
     refused = run("evaluate", "--checkpoint", folder.path, expect=3).stderr
-    assert f"{test}: has a class that the network was not trained on: dog; the network's classes: class-00000, " in refused
+    assert f"{test}/dog/0.png has a class that the network was not trained on; its classes: class-00000, " in refused

@@ -140,7 +140,7 @@ def test_one_folder_gives_the_same_weights_with_any_number_of_processes_and_eval
         assert row["scores"] == pytest.approx([stored[f"score_{label}"] for label in range(len(COUNTS))], abs=1e-4)
     photos.rename(tmp_path / "moved")
     gone = run("evaluate", "--checkpoint", folder, expect=3).stderr
-    assert f"{photos}: no such file or folder (data.train of the run); if it has moved, pass --set data.train=PATH" in gone
+    assert f"{photos}: no such file or folder (data.train of the run, which contains the test set); if it has moved, pass " in gone
     assert printed_json("evaluate", "--checkpoint", folder, "--set", f"data.train={tmp_path}/moved") == result
     (tmp_path / "moved").rename(photos)
     (photos / record["test"][0]).unlink()
@@ -223,7 +223,7 @@ def test_a_run_finds_its_test_files_in_all_spellings(tmp_path, photos):
     test = json.loads((folder / "dataset.json").read_text())["test"][0]
     list_config(photos, [(name, "wasp" if name == test else label, part) for name, label, part in rows])
     refused = run("evaluate", "--checkpoint", folder, expect=3).stderr
-    assert f"{photos / test}, one of the run's test files, now has a class that the run does not have" in refused
+    assert f"{photos / test} has a class that the network was not trained on" in refused
 
 
 def test_a_list_trains_like_the_folder(tmp_path, photos):
