@@ -64,8 +64,23 @@ Type<Padding> padding() {
   return type;
 }
 
+/// Names of attributes that a torch.nn.Sequential or a class of the exported Python module has, and
+/// Python's keywords, which torch.jit.load does not accept as names.
+constexpr const char* kTakenNames =
+    "__.*|_.*(?:_hooks?|_hooks_.*|call_impl|_state_dict|_by_idx|_name|_forward|_parallel|_set)|"
+    "_(?:activation|apply|buffers|layers|modules|named_members|parameters|shortcut|version)|"
+    "(?:add|register)_module|register_(?:buffer|parameter|.*_hook)|(?:load_)?state_dict|"
+    "(?:get|set)_(?:extra_state|submodule)|get_(?:buffer|parameter)|dump_patches|call_super_init|"
+    "(?:named_)?(?:buffers|children|modules|parameters)|share_memory|requires_grad_|zero_grad|"
+    "extra_repr|T_destination|append|apply|bfloat16|compile|cpu|cuda|double|eval|extend|float|"
+    "forward|half|insert|ipu|mtia|pop|to|to_empty|train|training|type|xpu|False|None|True|and|as|"
+    "assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|"
+    "import|in|is|lambda|nonlocal|not|or|pass|raise|return|try|while|with|yield";
+
 Type<std::string> module_name() {
-  return text("^[A-Za-z0-9_]{1,64}$", "a name of up to 64 letters, digits and _");
+  return text(std::string("^(?!(?:") + kTakenNames + ")$)[A-Za-z0-9_]{1,64}$",
+              "a name of up to 64 letters, digits and _ that is no Python keyword or attribute of "
+              "torch.nn.Module");
 }
 
 /// Returns the table row of a layer type, with these keys after "name" and "as". Default values are
