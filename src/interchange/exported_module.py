@@ -48,16 +48,20 @@ class FlatResidual(nn.Module):
         super().__init__()
         for name, module in modules.items():
             self.add_module(name, module)
-        self._layers = layers
-        self._shortcut = shortcut
+        self._layers = tuple(layers)  # torch.jit.script has no getattr, but unrolls these loops
+        self._shortcut = tuple(shortcut)
         self._activation = activation
 
     def forward(self, x):
         y = x
-        for name in self._layers:
-            y = getattr(self, name)(y)
-        for name in self._shortcut:
-            x = getattr(self, name)(x)
+        for step in self._layers:
+            for name, module in self.named_children():
+                if name == step:
+                    y = module(y)
+        for step in self._shortcut:
+            for name, module in self.named_children():
+                if name == step:
+                    x = module(x)
         return y + x if self._activation is None else self._activation(y + x)
 
 

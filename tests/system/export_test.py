@@ -1,5 +1,7 @@
 """Runs exported networks in other programs: ONNX files in onnxruntime, and generated PyTorch modules in Python."""
 
+import keyword
+
 import numpy
 import pytest
 from exports import export, exported_module, exported_session, onnx
@@ -219,6 +221,16 @@ def test_blocks_may_have_custom_module_names(tmp_path, small_images):
     session = exported_session(folder.checkpoints()[-1], tmp_path / "net.onnx")
     images = numpy.random.default_rng(3).standard_normal((20, *SHAPE), numpy.float32)
     assert abs(onnx_logits(session, images) - torch_logits(model, images)).max() <= TOLERANCE
+    assert numpy.array_equal(torch_logits(torch.jit.script(model), images), torch_logits(model, images))
+
+
+def test_names_that_python_modules_cannot_have_are_refused(tmp_path):
+    exported = ["_layers", "_shortcut", "_activation"]
+    names = sorted({*dir(torch.nn.Sequential()), *vars(torch.nn.Sequential()), *keyword.kwlist, *exported})
+    layers = [{"name": "relu", "as": name} for name in names] + [{"name": "relu", "as": "_conv_stem"}]
+    found = run("--config", write_config(tmp_path, {"model": {"layers": layers}}), "--dry-run", expect=2).stderr
+    assert [name for i, name in enumerate(names) if f"/model/layers/{i}/as: expected a name" not in found] == []
+    assert f"/model/layers/{len(names)}/" not in found
 
 
 # Refused exports write no file
