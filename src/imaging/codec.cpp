@@ -85,12 +85,14 @@ Image upright(Image image, int orientation) {
   return result;
 }
 
-/// Returns the orientation tag in the first directory of TIFF data, the format of EXIF.
+/// Returns the orientation in the first directory of TIFF data, the format of EXIF; nullopt if no
+/// entry of it is valid. Like Pillow, accepts all types of integers but bytes.
 std::optional<int> orientation_tag(Bytes tiff) {
   constexpr std::int64_t kTag = 0x0112;
   constexpr std::size_t kEntry = 12;
-  constexpr std::int64_t kShort = 3;
-  constexpr std::int64_t kLong = 4;
+  // Sizes of TIFF's types by number; 0: unknown.
+  constexpr std::array<std::size_t, 17> kSizes{0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
+  constexpr std::array<std::size_t, 7> kIntegers{3, 4, 6, 8, 9, 13, 16};
   if (tiff.size() < 8) return std::nullopt;
   const bool big = has_text(tiff, 0, "MM");
   if (!big && !has_text(tiff, 0, "II")) return std::nullopt;
@@ -100,10 +102,15 @@ std::optional<int> orientation_tag(Bytes tiff) {
   const std::int64_t entries = number(tiff, directory, 2);
   std::size_t at = directory + 2;
   for (std::int64_t i = 0; i < entries && at + kEntry <= tiff.size(); ++i, at += kEntry) {
-    if (number(tiff, at, 2) != kTag || number(tiff, at + 4, 4) != 1) continue;
-    const std::int64_t type = number(tiff, at + 2, 2);
-    if (type != kShort && type != kLong) continue;
-    return static_cast<int>(number(tiff, at + 8, type == kShort ? 2 : 4));
+    if (number(tiff, at, 2) != kTag) continue;
+    const auto type = static_cast<std::size_t>(number(tiff, at + 2, 2));
+    if (type >= kSizes.size()) continue;
+    const auto size = kSizes.at(type) * static_cast<std::size_t>(number(tiff, at + 4, 4));
+    const auto begin = size <= 4 ? at + 8 : static_cast<std::size_t>(number(tiff, at + 8, 4));
+    if (size == 0 || begin > tiff.size() || size > tiff.size() - begin) continue;
+    if (std::ranges::count(kIntegers, type) == 0) return 0;
+    const std::int64_t value = number(tiff, begin, kSizes.at(type));
+    return value >= 1 && value <= 8 ? static_cast<int>(value) : 0;
   }
   return std::nullopt;
 }

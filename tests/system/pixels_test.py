@@ -33,6 +33,9 @@ def photo(mode, width, height, seed=0):
     return picture
 
 
+TIFF_TYPES = ((1, "B"), (2, "B"), (3, "H"), (4, "L"), (6, "b"), (7, "B"), (8, "h"), (9, "l"), (13, "L"), (16, "Q"), (17, "Q"))
+
+
 def orientation(value):
     exif = Image.Exif()
     exif[0x0112] = value
@@ -112,6 +115,13 @@ def pngs():
         yield f"{name}.png", raw_png(12, 7, 8, 0, rows, chunks)
 
 
+def typed_orientation(order, kind, code, *values):
+    """Returns EXIF whose orientation has a TIFF type and, if `values` needs more than 4 bytes, an offset."""
+    data = struct.pack(f"{order}{len(values)}{code}", *values)
+    head = struct.pack(order + "2sHLHHHL", b"II" if order == "<" else b"MM", 42, 8, 1, 0x0112, kind, len(values))
+    return b"Exif\0\0" + head + (data.ljust(4, b"\0") if len(data) <= 4 else struct.pack(order + "L", 26)) + bytes(4) + data
+
+
 def raw_profile(value, lines=True, prefix=b"Exif\0\0"):
     """Returns EXIF as ImageMagick and exiftool write it into PNG text chunks."""
     content = prefix + orientation(value).tobytes().removeprefix(b"Exif\0\0")
@@ -152,6 +162,9 @@ def jpegs():
         yield f"exif-{value}.jpg", saved(photo("RGB", 40, 23, value), "JPEG", exif=orientation(value))
         yield f"exif-{value}-gray.jpeg", saved(photo("L", 40, 23, value), "JPEG", exif=orientation(value))
         yield f"xmp-{value}.jpg", saved(photo("RGB", 40, 23, value), "JPEG", xmp=xmp(value))
+    for order, (kind, code), others in itertools.product("<>", TIFF_TYPES, ((), (1, 1), (1,) * 9)):
+        exif = typed_orientation(order, kind, code, 6, *others)
+        yield f"exif-{ord(order)}-{kind}-{len(others)}.jpg", saved(photo("RGB", 4, 3), "JPEG", exif=exif)
     yield "exif-before-xmp.jpg", saved(photo("RGB", 40, 23), "JPEG", exif=orientation(6), xmp=xmp(3))
     for stray in (b"\0", b"stray", b"\xff\xff\xff", b"\x01\xff\x00\x02"):
         jpeg = saved(photo("RGB", 40, 23), "JPEG")
