@@ -349,7 +349,10 @@ void drop_disowned(Layers& layers, const KnownKey& key) {
     if (owner != nullptr) value = owner->value;
     if (!value || *value == last) continue;
     const bool belongs = (last == key.traits.owner.value) != key.traits.owner.is_any_other;
-    if (owner != nullptr || !belongs) drop(layers[i], key.group, key.name);
+    const Node* own = value_in(layers[i], key.group, key.name);
+    const bool suits_all =  // a fraction as `data.test`, not a file of a certain format
+        key.traits.owner.is_any_other && own != nullptr && own->value.is_number();
+    if ((owner != nullptr && !suits_all) || !belongs) drop(layers[i], key.group, key.name);
   }
 }
 
