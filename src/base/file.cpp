@@ -451,12 +451,17 @@ std::vector<std::int64_t> saved_steps(const fs::path& folder) {
   return steps;
 }
 
+std::vector<fs::path> checkpoints_in(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  if (path_exists(folder / kBestCheckpoint)) paths.push_back(folder / kBestCheckpoint);
+  for (const std::int64_t step : saved_steps(folder))
+    paths.push_back(folder / checkpoint_name(step));
+  std::ranges::reverse(paths);
+  return paths;
+}
+
 std::optional<fs::path> newest_intact_checkpoint(const fs::path& folder) {
-  std::vector<std::string> names{kBestCheckpoint};
-  for (const std::int64_t step : saved_steps(folder)) names.push_back(checkpoint_name(step));
-  std::ranges::reverse(names);
-  for (const std::string& name : names) {
-    fs::path path = folder / name;
+  for (const fs::path& path : checkpoints_in(folder)) {
     try {
       if (matches_seal(MappedFile::open(path, ExitCode::kCheckpoint).bytes())) return path;
     } catch (const Error&) {  // missing or unreadable

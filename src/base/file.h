@@ -190,6 +190,10 @@ std::vector<std::int64_t> saved_steps(const std::filesystem::path& folder);
 /// File name of the best checkpoint, in the checkpoint folder.
 inline constexpr const char* kBestCheckpoint = "best.safetensors";
 
+/// Returns the paths of the checkpoints in `folder`, the newest first and the best one last; the
+/// files are not opened. Throws like `saved_steps`.
+std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
+
 /// Returns the newest checkpoint in `folder` with an intact seal or, failing that, the best one
 /// if its seal is intact; nothing if there is neither. Throws like `saved_steps`.
 std::optional<std::filesystem::path> newest_intact_checkpoint(const std::filesystem::path& folder);

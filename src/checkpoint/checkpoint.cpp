@@ -420,21 +420,16 @@ void CheckpointWriter::wait() {
 }
 
 std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
-  std::vector<fs::path> files;
-  for (const std::int64_t step : saved_steps(folder)) {
-    files.push_back(folder / checkpoint_name(step));
-  }
-  const fs::path best = folder / kBestCheckpoint;
-  if (path_exists(best)) files.insert(files.begin(), best);
+  const std::vector<fs::path> files = checkpoints_in(folder);
   if (files.empty()) return std::nullopt;
   std::string damage;
-  for (auto file = files.rbegin(); file != files.rend(); ++file) {
+  for (const fs::path& file : files) {
     try {
-      return FoundCheckpoint{*file, read_checkpoint(*file)};
+      return FoundCheckpoint{file, read_checkpoint(file)};
     } catch (const Error& error) {
-      const bool last = std::next(file) == files.rend();
-      spdlog::warn("{}; {}", error.what(),
-                   last ? "there is no earlier checkpoint" : "trying the previous one");
+      spdlog::warn(
+          "{}; {}", error.what(),
+          file == files.back() ? "there is no earlier checkpoint" : "trying the previous one");
       damage += std::string("\n  ") + error.what();
     }
   }
