@@ -57,11 +57,31 @@ void mark_best(const Worker& worker, const train::Progress& progress) {
   if (worker.config.checkpoint.keep_best && path_exists(best)) folder.mark_best(best);
 }
 
+/// Forgets best weights of a part of an epoch, because a longer run evaluates that epoch again. The
+/// newest earlier checkpoint in the folder of `source`, if any, knows the best weights before them.
+void forget_partial_best(const fs::path& source, train::Progress& progress) {
+  progress.forget_best();
+  for (const fs::path& path : checkpoints_in(source.parent_path())) {
+    try {
+      const train::Progress earlier =
+          checkpoint::checkpoint_progress(checkpoint::read_checkpoint(path), path.string());
+      if (earlier.step >= progress.step) continue;
+      progress.best_score = earlier.best_score;
+      progress.best_accuracy = earlier.best_accuracy;
+      progress.best_test_accuracy = earlier.best_test_accuracy;
+      progress.best_epoch = earlier.best_epoch;
+      progress.best_step = earlier.best_step;
+      return;
+    } catch (const Error&) {  // damaged
+    }
+  }
+}
+
 /// Keeps the resumed state's best checkpoint if it is of a finished epoch and still exists, in the
 /// run's folder or next to `source`. Otherwise the next epoch becomes the best one.
 void restore_best(const Worker& worker, const fs::path& source,
                   checkpoint::CheckpointFolder& folder, train::Progress& progress) {
-  if (progress.best_epoch > progress.epoch) progress.forget_best();  // max_steps cut it short
+  if (progress.best_epoch > progress.epoch) forget_partial_best(source, progress);  // max_steps
   const bool keeps_best = worker.config.checkpoint.keep_best;
   const bool had_best = path_exists(folder.best());
   if (folder.restore_best(keeps_best ? progress.best_step : -1, source.parent_path())) return;
@@ -400,8 +420,10 @@ void StateSaver::save_checkpoint(const LogPositions& positions) {
     const bool best = is_best(worker_, progress);
     const bool is_extra =
         best && !is_scheduled(progress.epoch, progress.step) && !trainer_.run_done();
+    const bool is_partial = best && progress.samples_into_epoch > 0;  // see forget_partial_best
+    const std::int64_t replaced = std::exchange(extra_step_, is_extra ? progress.step : -1);
     writer_.start(checkpoint::snapshot(trainer_, facts), progress.step, best, is_extra,
-                  std::exchange(extra_step_, is_extra ? progress.step : -1));
+                  is_partial ? -1 : replaced);
     saved_step_ = progress.step;
   });
 }

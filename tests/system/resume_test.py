@@ -204,6 +204,16 @@ def test_a_resumed_run_forgets_an_evaluation_within_an_epoch(tmp_path):
     assert done.rows("lineage.jsonl")[-1]["changed"] == {"epochs": [3, 1], "max_steps": [8, None], "weight_decay": [0, 50]}
 
 
+@pytest.mark.parametrize("every_epochs", [0, 1])
+def test_a_resumed_run_remembers_the_best_epoch_before_an_evaluation_within_an_epoch(tmp_path, every_epochs):
+    checkpoint = {"checkpoint": {"every_epochs": every_epochs}}
+    partial = train(tmp_path, CONFIG | checkpoint | {"max_steps": TOTAL // 3 + 8})
+    assert partial.summary()["best_epoch"] == 2  # otherwise the test is vacuous
+    done = train(tmp_path, RUINED | checkpoint, *RESUME)
+    assert (done.summary()["best_epoch"], done.summary()["best_test_accuracy"]) == (1, done.epochs()[0]["test_accuracy"])
+    assert "missing" not in done.stderr and (done.path / "checkpoints/best.safetensors").exists()
+
+
 def flip(path, position):
     content = bytearray(path.read_bytes())
     content[position] ^= 1
