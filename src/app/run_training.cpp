@@ -181,7 +181,7 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images)
   std::int64_t batch = 0;
   const auto update_status = [&] {
     launch::update(worker.status(), launch::Phase::kEvaluation, progress.epoch + 1, progress.step,
-                   ++batch);
+                   batch++);
   };
   update_status();
   trainer.broadcast_buffers();

@@ -261,7 +261,7 @@ void CascadedLogits::recompute(std::int64_t count) {
 
 Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int64_t batch_size,
                     const comm::Communicator& communicator, at::Device device,
-                    const std::function<void()>& after_batch, const EvaluationRequest& request) {
+                    const std::function<void()>& before_batch, const EvaluationRequest& request) {
   const at::NoGradGuard no_grad;
   if (device.is_cpu()) batch_size = std::min(batch_size, kHostBatch * at::get_num_threads());
   model.eval();
@@ -289,6 +289,7 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const data::Range& range = ranges[i];
     const std::int64_t shard = shard_of_range[i];
+    before_batch();
     images.prefetch(std::span(ranges).subspan(i), loader::Order::kStored);
     const loader::Batch batch = images.gather({range, loader::Order::kStored});
     if (!cascade) {
@@ -303,7 +304,6 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
       }
     }
     run_ahead_limit.step_launched();
-    after_batch();
   }
   return sums.read(communicator);
 }

@@ -78,11 +78,11 @@ struct Evaluation : EvaluationMetrics {
 };
 
 /// Evaluates a model on an image set. Each rank evaluates contiguous shards in batches of at most
-/// `batch_size`, possibly smaller on a CPU; every sample counts exactly once. Calls `after_batch`
-/// after each of this rank's batches. Collective.
+/// `batch_size`, possibly smaller on a CPU; every sample counts exactly once. Calls `before_batch`
+/// before each of this rank's batches. Collective.
 Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int64_t batch_size,
                     const comm::Communicator& communicator, at::Device device,
-                    const std::function<void()>& after_batch,
+                    const std::function<void()>& before_batch,
                     const EvaluationRequest& request = {});
 
 }  // namespace mnist_train::eval

@@ -146,8 +146,9 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_at_the_same_step(tmp_path):
 
 
 def test_a_network_that_diverges_in_its_last_step_fails_in_the_evaluation(tmp_path):
-    failed = train(tmp_path, {"learning_rate": 1e30, "max_steps": 1, "sgd_momentum": 0}, processes=2, expect=1)
+    failed = train(tmp_path, {"learning_rate": 1e30, "max_steps": 1, "sgd_momentum": 0, "test_batch_size": 50}, processes=2, expect=1)
     assert "the test loss is NaN after step 1" in failed.summary()["error"]
+    assert "in the evaluation of epoch 1, batch 5:" in failed.stderr  # the last one
     assert not failed.checkpoints() and not (failed.path / "model.pt").exists()
 
 
