@@ -170,7 +170,11 @@ ExitCode run(Worker& worker) {
       {Command::kExport, run_export},       {Command::kInit, run_init},
       {Command::kDiagnose, run_diagnosis}};
   if (worker.job.command == Command::kTrain) return run_training(worker);
-  kCommands.at(worker.job.command)(worker);
+  try {
+    kCommands.at(worker.job.command)(worker);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kDone) throw;  // see print_text
+  }
   return ExitCode::kDone;
 }
 

@@ -266,6 +266,7 @@ fs::path path_as_typed(const fs::path& path) {
 
 void print_text(std::string_view text) {
   if (write_all(STDOUT_FILENO, text.data(), text.size())) return;
+  if (errno == EPIPE) throw Error(ExitCode::kDone, "standard output has been closed");
   throw_errno("write to standard output");
 }
 

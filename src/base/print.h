@@ -111,7 +111,8 @@ template <class... Values>
   throw Error(ExitCode::kConfig, fmt::format(text, std::forward<Values>(values)...));
 }
 
-/// Writes a result to standard output. Throws Error(kRunFailed) if that fails.
+/// Writes a result to standard output. Throws Error(kRunFailed) if that fails, but Error(kDone) if
+/// the reader has closed the pipe, as `head` does: a command then ends quietly.
 void print_text(std::string_view text);
 
 /// Writes a result to standard output as JSON on one line. Throws like `print_text`.

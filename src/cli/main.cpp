@@ -256,6 +256,7 @@ int main(int argc, char** argv) {
     return cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const std::exception& error) {
     const auto* app_error = dynamic_cast<const Error*>(&error);
+    if (app_error != nullptr && app_error->code() == ExitCode::kDone) return 0;  // see print_text
     // Config errors may have multiple lines, which are not indented.
     const bool is_config = app_error != nullptr && app_error->code() == ExitCode::kConfig;
     std::cerr << (app_error == nullptr ? "mnist-train: " : "")

@@ -320,6 +320,7 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const std::exception& error) {
     const auto* our_error = dynamic_cast<const Error*>(&error);
+    if (our_error != nullptr && our_error->code() == ExitCode::kDone) return 0;  // see print_text
     std::cerr << (our_error != nullptr ? "" : "mnist-train fetch: ") << as_block(error.what())
               << '\n';
     return static_cast<int>(our_error != nullptr ? our_error->code() : ExitCode::kRunFailed);

@@ -67,6 +67,15 @@ def test_output_is_readable_on_a_terminal_and_json_in_a_pipe(checkpoint, digits)
     assert json_lines(text) == rows
 
 
+def test_a_closed_pipe_ends_a_command_quietly(checkpoint, digits):
+    for command in (["predict", "--checkpoint", checkpoint, *digits[0]], ["predict", "--checkpoint", checkpoint, "--test"],
+                    ["evaluate", "--checkpoint", checkpoint], ["describe", "--config", "mnist"], ["config-schema"]):
+        read, write = os.pipe()
+        os.close(read)
+        assert run(*command, stdout=write, expect=0).stderr == "", command
+        os.close(write)
+
+
 def test_only_images_that_look_inverted_cause_a_warning(tmp_path, checkpoint, digits):
     images, _ = mnist_bytes("t10k", 3)
     assert run("predict", "--checkpoint", checkpoint, *digits[0], expect=0).stderr == ""
