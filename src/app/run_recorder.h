@@ -75,6 +75,7 @@ class StateSaver {
   double min_snapshot_s_ = 0;  // shortest time that a snapshot took; 0: none was timed
   checkpoint::CheckpointWriter writer_;
   std::int64_t saved_step_ = -1;
+  std::string code_hash_;         // see checkpoint::RunFacts; only on rank 0
   std::int64_t extra_step_ = -1;  // of a checkpoint saved only because it is the best so far
   double seconds_ = 0;
 };

@@ -119,6 +119,12 @@ void warn_of_new_settings(const settings::RunConfig& saved, const settings::RunC
       name);
 }
 
+/// Returns the hash of the file with the network's code; "" if it is a network of layers.
+std::string code_hash(const settings::ModelOptions& model) {
+  const auto& file = model.torchscript ? model.torchscript : model.plugin;
+  return file ? hash_hex(MappedFile::open(*file, ExitCode::kConfig).bytes()) : "";
+}
+
 /// Returns whether the run folder contains the results of exactly this state. It does not if the
 /// run resumes from an earlier checkpoint or ended before its last evaluation.
 bool has_results(const Worker& worker, const train::Progress& progress) {
@@ -203,6 +209,10 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   if (!saved) return resumed;
   resumed.changed = settings::config_changes(*saved, worker.config);
   if (!trainer.run_done()) warn_of_new_settings(*saved, worker.config);
+  const std::string& code = resumed.facts.code_hash;
+  if (!code.empty() && code != code_hash(worker.config.model)) {
+    spdlog::warn("the file with the network's code has changed since {} was saved", source);
+  }
   return resumed;
 }
 
@@ -322,6 +332,7 @@ ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Train
 
 StateSaver::StateSaver(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer)
     : worker_(worker), dataset_(dataset), trainer_(trainer), writer_(checkpoints_of(worker)) {
+  if (worker.is_rank0()) code_hash_ = code_hash(worker.config.model);
   if (!launch::was_handed_over("snapshots")) return;
   memory_.emplace(launch::kSnapshotsFd, trainer, worker.communicator);
 }
@@ -416,7 +427,8 @@ void StateSaver::save_checkpoint(const LogPositions& positions) {
         worker_.job.restarts,
         {images.channels, images.height, images.width, images.classes},
         dataset_.class_names,
-        dataset_.files_hash};
+        dataset_.files_hash,
+        code_hash_};
     const bool best = is_best(worker_, progress);
     const bool is_extra =
         best && !is_scheduled(progress.epoch, progress.step) && !trainer_.run_done();

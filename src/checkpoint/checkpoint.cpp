@@ -270,6 +270,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
       facts, [&](const char* path, const auto& value) { state[Json::json_pointer(path)] = value; });
   if (!facts.class_names.empty()) state["class_names"] = facts.class_names;
   if (!facts.files_hash.empty()) state["files_hash"] = facts.files_hash;
+  if (!facts.code_hash.empty()) state["code_hash"] = facts.code_hash;
   file.metadata = {{"format", "pt"}, {kCheckpointState, state.dump()}};
   return file;
 }
@@ -312,6 +313,7 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   check_image_shape(facts.images, source);
   if (state.contains("class_names")) state["class_names"].get_to(facts.class_names);
   facts.files_hash = state.value("files_hash", "");
+  facts.code_hash = state.value("code_hash", "");
   return facts;
 } catch (const nlohmann::json::exception& error) {
   fail_checkpoint(source + ": cannot read its description of the run: " + error.what());

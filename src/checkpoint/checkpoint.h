@@ -68,6 +68,7 @@ struct RunFacts {
   network::ImageShape images;              // of the data, before any augmentation
   std::vector<std::string> class_names{};  // by label; empty if the data has none
   std::string files_hash{};                // Dataset::files_hash
+  std::string code_hash{};                 // of model.torchscript or model.plugin; empty if none
 };
 
 /// Returns a host copy of the trainer's state and progress, as the content of a checkpoint file.

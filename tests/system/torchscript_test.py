@@ -1,6 +1,7 @@
 """Tests TorchScript networks: training, resuming, reading the result in Python, and messages for scripts that cannot be trained."""
 
 import itertools
+import shutil
 import zipfile
 
 import pytest
@@ -117,6 +118,14 @@ def test_batch_norm_over_one_sample_is_refused_with_advice(tmp_path):
 def test_a_stopped_run_resumes_bit_identically(tmp_path, small):
     changes = with_script(small, epochs=4, precision="bf16", **averaging("bucketed"))
     assert check_that_a_stopped_run_resumes(tmp_path, changes, 2).summary()["precision"] == "bf16"
+
+
+def test_a_resumed_run_warns_if_its_script_has_changed(tmp_path, small):
+    path = shutil.copy(small, tmp_path)
+    train(tmp_path, with_script(path, epochs=1))
+    assert "code has changed" not in train(tmp_path, with_script(path, epochs=2), "--resume", "auto").stderr
+    script(Small(), path)
+    assert "the file with the network's code has changed since" in train(tmp_path, with_script(path, epochs=3), "--resume", "auto").stderr
 
 
 def test_dropout_differs_by_step_and_seed(tmp_path, small):
