@@ -90,8 +90,8 @@ void set_up_log(const Worker& worker) {
       "rank {} of {}, local rank {} of {}, store at {}:{}, keys under {}, attempt {}; decided by "
       "{}",
       identity.rank, identity.world_size, identity.local_rank, identity.local_world_size,
-      identity.master_address, identity.master_port, identity.store_prefix,
-      identity.restart_count + 1, identity.detected_from);
+      identity.master_address, identity.master_port, identity.store_prefix, worker.job.restarts + 1,
+      identity.detected_from);
 }
 
 /// Logs LibTorch's warnings only at debug level: they have stack traces and precede our messages.

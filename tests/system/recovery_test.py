@@ -72,6 +72,7 @@ def test_a_run_that_loses_ranks_repeatedly_resumes_bit_identically_from_memory(t
     assert folder.digest() == expected.digest()
     assert [step["step"] for step in folder.steps()] == list(range(1, STEPS + 1))
     assert folder.summary()["restarts"] == 3
+    assert re.findall(r"attempt (\d)", (folder.path / "logs/rank-0.log").read_text()) == ["1", "2", "3", "4"]
     assert folder.read_json("accuracies.json") == expected.read_json("accuracies.json")
 
 
