@@ -327,6 +327,8 @@ std::optional<WorkerIdentity> cluster_identity() {
 
 WorkerIdentity torchrun_identity() {
   require_all({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}, "torchrun --no-python");
+  if (!has_address())
+    refuse("environment variable MASTER_ADDR: expected rank 0's host, found \"\"");
   WorkerIdentity identity = identity_from(kTorchrun);
   identity.master_address = *variable("MASTER_ADDR");
   identity.master_port = integer_variable("MASTER_PORT", 1, 65535);

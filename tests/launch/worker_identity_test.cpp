@@ -136,7 +136,7 @@ TEST_CASE("contradictory values and non-integers are refused, and the error name
         Case{"RANK", " 1"}, Case{"RANK", "0x1"}, Case{"RANK", "99999999999"},
         Case{"WORLD_SIZE", "0"}, Case{"WORLD_SIZE", "two"}, Case{"LOCAL_RANK", "3"},
         Case{"LOCAL_RANK", "1.0"}, Case{"LOCAL_WORLD_SIZE", "7"}, Case{"LOCAL_WORLD_SIZE", "0"},
-        Case{"MASTER_PORT", "0"}, Case{"MASTER_PORT", "65536"},
+        Case{"MASTER_ADDR", ""}, Case{"MASTER_PORT", "0"}, Case{"MASTER_PORT", "65536"},
         Case{"TORCHELASTIC_RESTART_COUNT", "-1"}}) {
     CHECK_THAT(refusal_of(with(torchrun(), {{name, value}})),
                IsError(ExitCode::kConfig, name, std::string("found \"") + value + "\""));
