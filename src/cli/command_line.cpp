@@ -99,10 +99,9 @@ void add_evaluate(CLI::App& command, CommandLine& line) {
 
 void add_predict(CLI::App& command, CommandLine& line) {
   add_checkpoint_flag(command, line);
-  CLI::Option* images = add(command, "IMAGE", line.images, "",
-                            "Picture files; write ./-NAME for a name that begins with a dash");
-  command.add_flag("--test", line.predicts_test, "Classifies the test set of the run instead")
-      ->excludes(images);
+  add(command, "IMAGE", line.images, "",
+      "Picture files; write ./-NAME for a name that begins with a dash");
+  command.add_flag("--test", line.predicts_test, "Classifies the test set of the run instead");
   add_config_flags(command, line);
   add_json_flag(command, line);
   add_logging_flags(command, line);
@@ -335,6 +334,9 @@ void take_command(const CLI::App& app, CommandLine& line) {
   if (line.command == Command::kPredict && line.images.empty() && !line.predicts_test) {
     refuse_arguments(app, "IMAGE is required, or --test for the test set of the run");
   }
+  if (line.predicts_test && !line.images.empty()) {
+    refuse_arguments(app, "--test excludes IMAGE");
+  }
   if (line.export_input != "float32" && line.export_format != "onnx") {
     refuse_arguments(app, "--input " + line.export_input + " requires --format onnx");
   }
@@ -445,6 +447,13 @@ CommandLine parse_command_line(std::vector<std::string> arguments) {
   complete_command(arguments);
   CommandLine line;
   const auto app = make_parser(line);
+  std::vector<std::string> files;  // after `--`, which CLI11 accepts only before all files
+  const auto mark = std::ranges::find(arguments, "--");
+  if (mark != arguments.end() && is_among(arguments.front(), {"predict", "report"})) {
+    files.assign(mark + 1, arguments.end());
+    arguments.erase(mark, arguments.end());
+  }
+  app->get_subcommand("report")->get_option("RUN_DIR")->required(files.empty());
   const auto show = [&line](std::string text) {
     line.command = Command::kShowText;
     line.text = std::move(text);
@@ -452,6 +461,8 @@ CommandLine parse_command_line(std::vector<std::string> arguments) {
   try {
     // CLI11 expects reversed arguments.
     app->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    auto& named = arguments.front() == "report" ? line.run_folders : line.images;
+    named.insert(named.end(), files.begin(), files.end());
     take_command(*app, line);
   } catch (const CLI::CallForHelp&) {
     show(app->help());

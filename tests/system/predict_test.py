@@ -94,6 +94,7 @@ def test_a_file_name_with_a_leading_dash_works_after_two_dashes(tmp_path, checkp
     for name in names:
         shutil.copy(digits[0][0], tmp_path / name)
     assert [row["file"] for row in predict(checkpoint, "--", *names, folder=tmp_path)] == names
+    assert [row["file"] for row in predict(checkpoint, digits[0][1], "--", *names, folder=tmp_path)] == [str(digits[0][1]), *names]
     assert [row["file"] for row in predict(checkpoint, "--json", *["./" + name for name in names], folder=tmp_path)]
     for name in names:
         run("predict", "--checkpoint", checkpoint, name, folder=tmp_path, expect=2)
