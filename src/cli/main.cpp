@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -98,9 +99,16 @@ void run_report(const CommandLine& line) {
   const auto folders = find_run_folders(line);
   const std::string output = line.output.value_or("");
   if (output != "-") check_output_file(output);
-  const std::string page = report::render_report(folders);
-  if (output == "-") return print_text(page);
-  write_file_atomically(output, page, ExitCode::kRunFailed);
+  std::vector<std::string> problems;
+  const std::string page = report::render_report(folders, &problems);
+  if (output != "-") write_file_atomically(output, page, ExitCode::kRunFailed);
+  if (output == "-") print_text(page);
+  if (!problems.empty()) {
+    throw Error(ExitCode::kData,
+                fmt::format("{}: a report without {} that cannot be read:\n{}", output,
+                            counted(std::ssize(problems), "run"), fmt::join(problems, "\n")));
+  }
+  if (output == "-") return;
   const std::int64_t runs = std::ssize(folders);
   if (prints_json(line)) return print_result({{"output", output}, {"runs", runs}});
   print_text(on_one_line(output) + ": a report of " + counted(runs, "run") + "\n");

@@ -412,8 +412,10 @@ namespace files = settings::run_files;
 
 // Pages.
 
-/// Returns the report on the runs in these folders, as an HTML page. Throws Error.
-std::string render_report(const std::vector<fs::path>& folders);
+/// Returns the report on the runs in these folders, as an HTML page. With `problems`, leaves out
+/// runs that cannot be read, unless that is all, and adds their errors. Throws Error(kData).
+std::string render_report(const std::vector<fs::path>& folders,
+                          std::vector<std::string>* problems = nullptr);
 
 /// Writes the final page of a run that could not do so itself. Ignores errors, because it is more
 /// important to report why the run ended.

@@ -1,6 +1,7 @@
 """Tests the reports of a run: predictions, time breakdown, lineage, report page."""
 
 import json
+import shutil
 import signal
 from html.parser import HTMLParser
 
@@ -151,6 +152,15 @@ def test_the_report_command_warns_about_folders_without_a_run_and_skips_them(fin
     result = run("report", nothing, empty, "--output", tmp_path / "page.html", expect=2)
     assert str(nothing) in result.stderr and str(empty) in result.stderr
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_comparison_leaves_out_and_names_a_run_that_cannot_be_read(finished, tmp_path):
+    broken = shutil.copytree(finished[1].path, tmp_path / "broken")
+    (broken / "summary.json").write_text("[]")
+    result = run("report", broken, finished[3].path, "--output", tmp_path / "page.html", expect=3)
+    assert f"page.html: a report without 1 run that cannot be read:\n  {broken}/summary.json: is not" in result.stderr
+    assert Page(tmp_path / "page.html").words.split("Written by")[0] == Page(finished[3].path / "report.html").words.split("Written by")[0]
+    assert not run("report", broken, "--output", tmp_path / "alone.html", expect=3).stdout and not (tmp_path / "alone.html").exists()
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

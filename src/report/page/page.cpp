@@ -252,9 +252,17 @@ std::string make_page(std::span<const RunFiles> runs) {
          "<script nonce=\"" + nonce + "\">" + kScript + "</script></body></html>\n";
 }
 
-std::string render_report(const std::vector<fs::path>& folders) {
+std::string render_report(const std::vector<fs::path>& folders,
+                          std::vector<std::string>* problems) {
   std::vector<RunFiles> runs;
-  for (const fs::path& folder : folders) runs.push_back(read_run(folder));
+  for (const fs::path& folder : folders) {
+    try {
+      runs.push_back(read_run(folder));
+    } catch (const Error& error) {
+      if (problems == nullptr || problems->size() + 1 == folders.size()) throw;
+      problems->emplace_back(error.what());
+    }
+  }
   return make_page(runs);
 }
 
