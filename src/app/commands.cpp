@@ -62,7 +62,8 @@ std::shared_ptr<models::Model> make_model_with_weights(Worker& worker,
                                                        const data::ImageSet& images) {
   worker.enter(launch::Phase::kLoadingWeights);
   auto model = make_model(worker.config, images);
-  checkpoint::load_weights(*model, {worker.job.checkpoint, {}}, model_input(worker.config, images));
+  checkpoint::load_weights(*model, {worker.job.checkpoint, {}}, model_input(worker.config, images),
+                           /*starts_run=*/false, worker.is_rank0());
   return model;
 }
 

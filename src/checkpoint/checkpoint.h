@@ -230,10 +230,12 @@ void require_head(const char* key, const models::Model& model, std::int64_t clas
 /// have are ignored with a warning; `num_batches_tracked` may be missing. If there are other
 /// differences, or if the weights belong to a different built-in network, throws Error(kCheckpoint)
 /// listing them, with advice (on `fresh` only if `starts_run` is set), and leaves the model
-/// unchanged. Throws ConfigKeyError if a glob in `fresh` matches no tensor, and throws like
-/// `require_head` and `require_finite`. `images`: the model's input shape.
+/// unchanged. Logs nothing unless `logs` is set. Throws ConfigKeyError if a glob in `fresh` matches
+/// no tensor, and throws like `require_head` and `require_finite`. `images`: the model's input
+/// shape.
 std::set<std::string> load_weights(models::Model& model, const settings::WeightsOptions& weights,
-                                   const network::ImageShape& images, bool starts_run = false);
+                                   const network::ImageShape& images, bool starts_run = false,
+                                   bool logs = true);
 
 /// Returns the weights in a file that `load_weights` can read, without the prefixes "module." and
 /// "_orig_mod." if all names have them. Throws Error(kCheckpoint).

@@ -242,7 +242,7 @@ void require_head(const char* key, const models::Model& model, std::int64_t clas
 }
 
 std::set<std::string> load_weights(models::Model& model, const settings::WeightsOptions& weights,
-                                   const network::ImageShape& images, bool starts_run) {
+                                   const network::ImageShape& images, bool starts_run, bool logs) {
   const std::string source = weights.file.string();
   const std::set<std::string> fresh = fresh_names(model, weights.fresh, images.classes);
   const Match match = match_tensors(model, read_any(weights.file), fresh, source);
@@ -254,13 +254,13 @@ std::set<std::string> load_weights(models::Model& model, const settings::Weights
                     (text.empty() ? ":" : "\ndifferences:") +
                     differences(match.wanted, match.file()));
   }
-  if (!match.others.empty()) {
+  if (!match.others.empty() && logs) {
     std::vector<std::string> names;
     for (const auto& [name, tensor] : match.others) names.push_back(name);
     spdlog::warn("{}: ignored {} that the model does not have: {}", source,
                  counted(std::ssize(names), "tensor"), first_names(names, /*max_names=*/10));
   }
-  if (!fresh.empty()) {
+  if (!fresh.empty() && logs) {
     const std::vector<std::string> names(fresh.begin(), fresh.end());
     spdlog::info("{}: loaded {}, initialised {}: {}", source,
                  counted(std::ssize(match.found), "tensor"), fresh.size(),

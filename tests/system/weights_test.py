@@ -80,6 +80,12 @@ def test_every_weights_format_gives_the_same_metrics(tmp_path, trained, config):
         assert {name: metrics[name] for name in expected} == expected, path
 
 
+def test_a_warning_about_weights_is_printed_once_for_all_processes(tmp_path, trained, config):
+    torch.save(load(trained.path / "model.pt") | {"other": torch.zeros(1)}, tmp_path / "more.pt")
+    arguments = ("evaluate", "--checkpoint", tmp_path / "more.pt", "--config", config, "--nproc-per-node", 2)
+    assert run(*arguments, expect=0).stderr.count("ignored 1 tensor") == 1
+
+
 def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):
     tensors, metadata = read_safetensors(trained.checkpoints()[-1])
     weights = load(trained.path / "model.pt")
