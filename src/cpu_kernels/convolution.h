@@ -103,18 +103,16 @@ struct GatherAxis {
   }
 };
 
-enum class Pass { kForward, kInputGradient, kWeightGradient };
-
-/// Estimates whether Winograd's algorithm computes a pass faster than a direct sum over all taps.
+/// Estimates whether Winograd's algorithm computes a pass faster than a direct sum over all taps;
+/// the weight gradient follows the forward pass.
 /// Depends on the shape alone, so that results do not depend on the batch size.
 template <class Element>
-bool should_use_winograd(const ConvolutionShape& s, Pass pass) {
+bool should_use_winograd(const ConvolutionShape& s, bool backward) {
   constexpr bool kIsBf16 = kDepth<Element> == 2;
   // Costs per pair of channels, in products.
   constexpr double kTransforms = kIsBf16 ? 350 : 100;  // per tile, shared by all other channels
+  constexpr double kWeights = kIsBf16 ? 40 : 8;        // of the transformed weights
   constexpr double kMinGain = 1.1;
-  // Of transformed weights; their gradients are summed in more memory than the caches have.
-  const double weights = kIsBf16 && pass == Pass::kWeightGradient ? 40 : 8;
   // The larger weights of bf16 tiles would be read from memory, not the L3 cache, for each tile.
   constexpr std::int64_t kMaxPairs = kIsBf16 ? 1 << 16 : 1 << 30;
   const auto is_square = [](const Extent& extent, std::int64_t size) {
@@ -124,7 +122,6 @@ bool should_use_winograd(const ConvolutionShape& s, Pass pass) {
       s.in.channels * s.out.channels > kMaxPairs) {
     return false;
   }
-  const bool backward = pass == Pass::kInputGradient;
   const ValueShape& out = backward ? s.in : s.out;
   const auto taps = [&](std::int64_t size, const GatherAxis& axis) {
     std::size_t count = 0;
@@ -146,7 +143,7 @@ bool should_use_winograd(const ConvolutionShape& s, Pass pass) {
                           static_cast<double>(winograd_tiles<Element>(out.height) *
                                               winograd_tiles<Element>(out.width)) *
                           (1 / channels(s.in) + 1 / channels(s.out)) +
-                      weights;
+                      kWeights;
   return static_cast<double>(products) / kDepth<Element> >= kMinGain * cost;
 }
 
@@ -182,9 +179,7 @@ class Gather {
           choose_panel_rows<Element>(view_.out.channels, /*vectors=*/2, view_.uses_amx);
       view_.panels = ceil_divide(view_.out.channels, view_.panel_rows);
       add_runs(columns);
-      if (should_use_winograd<Element>(s, backward ? Pass::kInputGradient : Pass::kForward)) {
-        plan_winograd(s);
-      }
+      if (should_use_winograd<Element>(s, backward)) plan_winograd(s);
     }
     view_.row_begin = row_begin_.data();
     view_.rows = rows_.data();
@@ -440,7 +435,7 @@ class Convolution {
         forward_(shape, /*backward=*/false),
         backward_(shape, /*backward=*/true),
         gradient_(gradient_view<Element>(
-            shape, should_use_winograd<Element>(shape, Pass::kWeightGradient))) {}
+            shape, should_use_winograd<Element>(shape, /*backward=*/false))) {}
 
   /// The forward pass; its operand `in` is the input.
   const Gather<Element>& forward() const { return forward_; }

@@ -217,17 +217,32 @@ struct RegisterResults {
     // Hides the value from the compiler, which would keep bias vectors in registers for all pixels.
     asm volatile("" : "+r"(bias));
     sums.for_each([&](int m, int, __m512& sum) { sum = _mm512_set1_ps(bias[m]); });
+    terms = 0;
+    has_total = false;
   }
   /// Adds the products of `count` words, starting at a position of the panel.
   [[gnu::always_inline]] void add(const Element* in, const PanelWeights<Element>& weights,
                                   std::int64_t position, std::int64_t count) {
     const std::int64_t row_step = IsPacked ? kDepth<Element> : weights.row_step;
     const std::int64_t step = IsPacked ? M * kDepth<Element> : weights.position_step;
-    sums.add(
-        Factors<Element>{weights.data + position * step, row_step, step, in, kWordSize<Element>},
-        count);
+    Factors<Element> factors{weights.data + position * step, row_step, step, in,
+                             kWordSize<Element>};
+    while (terms + count > kMaxTerms<Element>) {
+      const std::int64_t part = kMaxTerms<Element> - terms;
+      sums.add(factors, part);
+      factors.a += part * factors.a_step;
+      factors.b += part * factors.b_step;
+      count -= part;
+      sums.store_total(total, V * kLanes, !has_total);
+      sums.set_to_zero();
+      has_total = true;
+      terms = 0;
+    }
+    sums.add(factors, count);
+    terms += count;
   }
-  [[gnu::always_inline]] void finish(const Results<Element>& results) const {
+  [[gnu::always_inline]] void finish(const Results<Element>& results) {
+    if (has_total) sums.store_total(total, V * kLanes, /*overwrites=*/false);
 #pragma GCC unroll 14
     for (int m = 0; m < M; m += kDepth<Element>) {
       if (m >= results.rows) break;
@@ -243,6 +258,9 @@ struct RegisterResults {
   }
 
   RegisterSums<M, V> sums;
+  std::int64_t terms;  // in `sums`
+  bool has_total;
+  alignas(64) float total[M * V * kLanes];
 };
 
 /// The results of one or two panels of 16 rows, computed with AMX.

@@ -179,6 +179,10 @@ struct Factors {
 };
 
 inline constexpr std::int64_t kPrefetchDistance = 24;  // in words
+/// Maximum number of words whose products are added one after another. Longer sums of fp32 results
+/// are added up in parts, which halves their errors; bf16 results hide these.
+template <class Element>
+inline constexpr std::int64_t kMaxTerms = kDepth<Element> == 1 ? 128 : std::int64_t{1} << 40;
 
 /// M rows of V vectors of sums.
 template <int M, int V>
@@ -198,6 +202,19 @@ struct RegisterSums {
   }
   [[gnu::always_inline]] void store(float* to, std::int64_t step) {
     for_each([&](int m, int v, __m512& sum) { _mm512_storeu_ps(to + m * step + v * kLanes, sum); });
+  }
+
+  /// Like `store`, but adds to the sums in memory unless `overwrites`.
+  [[gnu::always_inline]] void store_total(float* to, std::int64_t step, bool overwrites) {
+    if (!overwrites) {
+      for_each([&](int m, int v, __m512& sum) {
+        sum = sum + _mm512_loadu_ps(to + m * step + v * kLanes);
+      });
+    }
+    store(to, step);
+  }
+  [[gnu::always_inline]] void set_to_zero() {
+    for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
   }
 
   /// Adds the products of `count` words.

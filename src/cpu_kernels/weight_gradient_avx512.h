@@ -221,7 +221,7 @@ class RegisterGradient {
                              PixelWords words) {
     while (count > 0) {
       RegisterSums<M, V> sums;
-      sums.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
+      sums.set_to_zero();
       for (std::int64_t i = smaller(count, kPixels); i > 0; --i, a += a_step, b += b_step) {
         const bool is_last = i == 1 && count <= kPixels;
         sums.add(Factors<Element>{a, kImages, kDepth<Element>, b, b_word},
@@ -235,7 +235,7 @@ class RegisterGradient {
     float* const total = tile_.sums();
     if (is_empty_) {
       RegisterSums<M, V> sums;
-      sums.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
+      sums.set_to_zero();
       sums.store(band_sums_, kWidth);
     }
     if (!tile_.band.part.overwrites) {

@@ -394,12 +394,15 @@ void multiply_tiles(const GatherView& view, const BatchOperands<Element>& operan
             prefetch(results.out + (y * out.width + x) * out_pixel, M * kImages * sizeof(Element));
           }
           const std::int64_t position = y * kTileSide<Element> + x;
-          RegisterSums<M, kVectors> products;
-          products.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
-          products.add(Factors<float>{weights + position * view.padded_channels() * M, 1, M,
-                                      inputs + position * plan.position_size, kImages},
-                       in.channels);
-          products.store(sums + position * M * kImages, kImages);
+          for (std::int64_t c = 0; c < in.channels; c += kMaxTerms<Element>) {
+            RegisterSums<M, kVectors> products;
+            products.set_to_zero();
+            products.add(
+                Factors<float>{weights + (position * view.padded_channels() + c) * M, 1, M,
+                               inputs + position * plan.position_size + c * kImages, kImages},
+                smaller(kMaxTerms<Element>, in.channels - c));
+            products.store_total(sums + position * M * kImages, kImages, c == 0);
+          }
         }
       }
       with_size<Element>(tile, [&]<int H, int W>() {
