@@ -104,7 +104,6 @@ struct Axis<4> {
       to[0] = d[2] - d[1];
       to[1] = (d[0] - d[1]) * 4;
       to[2] = d[1] * -6;
-      return;
     } else {
       const __m512 far_odd = d[3] - d[1];
       const __m512 first = (d[0] - d[2]) * 4;
