@@ -260,7 +260,7 @@ struct RegisterResults {
   RegisterSums<M, V> sums;
   std::int64_t terms;  // in `sums`
   bool has_total;
-  alignas(64) float total[M * V * kLanes];
+  alignas(64) float total[kLanes * M * V];
 };
 
 /// The results of one or two panels of 16 rows, computed with AMX.
