@@ -65,13 +65,7 @@ void forget_partial_best(const fs::path& source, train::Progress& progress) {
     try {
       const train::Progress earlier =
           checkpoint::checkpoint_progress(checkpoint::read_checkpoint(path), path.string());
-      if (earlier.step >= progress.step) continue;
-      progress.best_score = earlier.best_score;
-      progress.best_accuracy = earlier.best_accuracy;
-      progress.best_test_accuracy = earlier.best_test_accuracy;
-      progress.best_epoch = earlier.best_epoch;
-      progress.best_step = earlier.best_step;
-      return;
+      if (earlier.step < progress.step) return progress.take_best(earlier);
     } catch (const Error&) {  // damaged
     }
   }

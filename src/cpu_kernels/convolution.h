@@ -104,8 +104,8 @@ struct GatherAxis {
 };
 
 /// Estimates whether Winograd's algorithm computes a pass faster than a direct sum over all taps;
-/// the weight gradient follows the forward pass.
-/// Depends on the shape alone, so that results do not depend on the batch size.
+/// the weight gradient follows the forward pass. Depends on the shape alone, so that results do not
+/// depend on the batch size.
 template <class Element>
 bool should_use_winograd(const ConvolutionShape& s, bool backward) {
   constexpr bool kIsBf16 = kDepth<Element> == 2;
@@ -246,11 +246,10 @@ class Gather {
   void plan_winograd(const ConvolutionShape& s) {
     const std::int64_t tiles =
         winograd_tiles<Element>(view_.out.height) * winograd_tiles<Element>(view_.out.width);
-    constexpr std::int64_t kLine = 16;  // floats; keeps positions out of the same cache sets
     WinogradView& plan = view_.winograd;
     plan.top = view_.backward ? 2 - s.padding.height : s.padding.height;
     plan.left = view_.backward ? 2 - s.padding.width : s.padding.width;
-    plan.position_size = round_up(view_.in.channels, kDepth<Element>) * kImages + kLine;
+    plan.position_size = round_up(view_.in.channels, kDepth<Element>) * kImages + kPositionPadding;
     plan.tile_size = kTilePositions<Element> * plan.position_size;
     plan.tiles_per_pass = std::clamp<std::int64_t>(kBandBytes / 16 / plan.tile_size, 1, tiles);
     view_.positions = kTilePositions<Element> * view_.padded_channels();

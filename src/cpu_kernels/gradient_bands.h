@@ -82,7 +82,6 @@ WeightGradientView tile_view(const WeightGradientView& direct) {
 /// memory, the tiles, which are fp32, follow the factors of `source`.
 template <class Element>
 GradientBand tile_band(const ConvolutionShape& s, const GradientBand& source) {
-  constexpr std::int64_t kLine = 16;  // floats; keeps positions from mapping to few cache sets
   constexpr std::int64_t kSlack = kSlackBytes / sizeof(float);
   const Extent outputs{source.row_end - source.row_begin, s.out.width};
   const Extent tiles{winograd_tiles<Element>(outputs.height),
@@ -94,12 +93,12 @@ GradientBand tile_band(const ConvolutionShape& s, const GradientBand& source) {
   band.outputs = outputs;
   band.a_begin = ceil_divide(source.scratch, kDepth<Element>);
   band.a_pixel = s.out.pixel_size<Element>();
-  band.a_position = count * band.a_pixel + kLine;
+  band.a_position = count * band.a_pixel + kPositionPadding;
   band.b_begin = band.a_begin + kTilePositions<Element> * band.a_position + kSlack;
   band.b_word = source.b_word / kDepth<Element>;
   band.b_pixel = source.b_pixel;
   band.b_row = tiles.width * band.b_pixel;
-  band.b_position = count * band.b_pixel + kLine;
+  band.b_position = count * band.b_pixel + kPositionPadding;
   band.scratch = band.b_begin + kTilePositions<Element> * band.b_position + kSlack;
   return band;
 }

@@ -241,7 +241,7 @@ class GraphExecutor {
       }
     }
   }
-  /// Requires `to_input`.
+  /// Reads the input's gradient after a backward pass that was begun with `to_input`.
   void read_input_gradient(Element* to) const {
     to_plain(Graph::input(), gradient(Graph::input()), to);
   }
@@ -282,7 +282,7 @@ class GraphExecutor {
         state.pooling.emplace(average->shape, average->shape.in.template pixel_size<Element>());
       }
     }
-    scratch_offset_ = gradients_.add(scratch);  // small enough to stay in the L3 cache
+    scratch_offset_ = gradients_.add(scratch);  // shared by all layers, to stay in the cache
     sums_offset_ = sums_.add(sums);
   }
   /// The backward pass needs all values; without it, each is live until the last node reading it.

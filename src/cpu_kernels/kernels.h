@@ -138,6 +138,9 @@ inline constexpr std::int64_t kTileSide = winograd_side(kTileOutputs<Element>);
 template <class Element>
 inline constexpr std::int64_t kTilePositions = kTileSide<Element>* kTileSide<Element>;
 
+/// Floats between the data of two positions, which would otherwise map to few cache sets.
+inline constexpr std::int64_t kPositionPadding = 16;
+
 /// Parameters of Winograd's algorithm for a convolution. Sizes are in floats.
 struct WinogradView {
   std::int64_t tiles_per_pass = 0;  // 0 if the algorithm is not used
@@ -173,8 +176,8 @@ struct GatherView {
 
   /// Number of consecutive weights in memory: the layer's input channels.
   std::int64_t layer_inputs() const { return backward ? out.channels : in.channels; }
-  /// The distance between positions in Winograd's algorithm is odd, because positions would
-  /// otherwise map to few cache sets.
+  /// Number of input channels per position in Winograd's algorithm. It is odd, because positions
+  /// would otherwise map to few cache sets.
   std::int64_t padded_channels() const { return in.channels | 1; }
   /// Number of panels without padding rows.
   std::int64_t complete_panels() const { return out.channels / panel_rows; }
@@ -228,7 +231,7 @@ struct GradientBand {
   // Used by Winograd's algorithm, whose factors are transformed tiles, and whose rows are those of
   // tiles.
   std::int64_t tile_side = 0;  // positions along an axis
-  Extent outputs{0, 0};        // of the convolution
+  Extent outputs{0, 0};        // rows and columns of the convolution's outputs
   std::int64_t a_begin = 0;
   std::int64_t a_position = 0, b_position = 0;
 
@@ -260,7 +263,7 @@ struct WeightGradientView {
 
   std::int64_t sums() const { return shape.kernel.height * row_step(); }
   float* row_sums(float* all, std::int64_t ky) const { return all + ky * row_step(); }
-  std::int64_t row_step() const { return rows * columns + 16; }  // in floats
+  std::int64_t row_step() const { return rows * columns + kPositionPadding; }  // in floats
   /// Rows of sums in a tile.
   std::int64_t rows_per_tile() const { return uses_amx ? 2 * panel_rows : panel_rows; }
   std::int64_t tile_rows_per_kernel_row() const { return ceil_divide(rows, rows_per_tile()); }

@@ -254,13 +254,8 @@ class RegisterGradient {
   static constexpr std::int64_t kWidth = V * kLanes;
 
   [[gnu::always_inline]] void add(RegisterSums<M, V>& sums) {
-    if (!is_empty_) {
-      sums.for_each([&](int m, int v, __m512& sum) {
-        sum = _mm512_loadu_ps(band_sums_ + m * kWidth + v * kLanes) + sum;
-      });
-    }
+    sums.store_total(band_sums_, kWidth, is_empty_);
     is_empty_ = false;
-    sums.store(band_sums_, kWidth);
   }
 
   const GradientTile<Element>& tile_;

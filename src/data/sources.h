@@ -284,8 +284,8 @@ bool has_test_files(const settings::DataOptions& options);
 
 /// Finds and opens the files that `options` name. `record`: null, or the record of the run to
 /// evaluate, whose class numbers are then used; a test set with its own files is then opened alone,
-/// in place of the training set. Throws Error(kData) if a file is missing or invalid
-/// or if geometries differ, and ConfigKeyError if a list and `options` contradict each other.
+/// in place of the training set. Throws Error(kData) if a file is missing or invalid or if
+/// geometries differ, and ConfigKeyError if a list and `options` contradict each other.
 Sources open_sources(const settings::DataOptions& options, bool includes_test,
                      const DatasetRecord* record, BadSamples& bad);
 

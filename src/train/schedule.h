@@ -61,6 +61,14 @@ struct Progress {
     best_step = -1;
     best_accuracy = best_test_accuracy = -1;
   }
+  /// Takes the best weights so far from another state.
+  void take_best(const Progress& other) {
+    best_score = other.best_score;
+    best_accuracy = other.best_accuracy;
+    best_test_accuracy = other.best_test_accuracy;
+    best_epoch = other.best_epoch;
+    best_step = other.best_step;
+  }
 };
 
 /// The result of the evaluation after an epoch.
